@@ -102,27 +102,27 @@ test:
 	@dev/test/run $(folder) $(T)
 test-pytorch:
 	@$(PROBE) install test
-	@scripts/python_environment pytorch dev/reference/requirements.txt 6
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
 	@build=$(folder) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
 	  dev/test/run --with pytorch $$build $(T)
 test-pretrained:
 	@$(PROBE) install test
-	@scripts/python_environment pytorch dev/reference/requirements.txt 6
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
 	@dev/test/pretrained/fetch
 	@build=$(folder) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
 	  dev/test/run --with pretrained $$build $(T)
 test-watch:
 	@$(PROBE) install test
-	@scripts/python_environment watch scripts/requirements.txt 1
+	@scripts/python_environment watch scripts/requirements.txt 250
 	@$(MAKE) DEVICE=cpu programs
 	@dev/test/run --with watch $(folder) $(T)
 data-environment:
-	@scripts/python_environment data dev/data/requirements.txt 1
+	@scripts/python_environment data dev/data/requirements.txt 320
 test-data: data-environment
 	@dev/test/run --with data build/data $(T)
 test-tokenizer:
 	@$(PROBE) install test
-	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
+	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 100
 	@program=$(folder)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
 	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
 test-descriptors:
@@ -265,7 +265,10 @@ endif
 # Files named cpu_* belong to the CPU backend alone, files named cuda_* to the CUDA backend.
 OTHER_BACKEND := $(if $(filter cuda,$(DEVICE)),cpu_%,cuda_%)
 in_this_backend = $(foreach f,$1,$(if $(filter $(OTHER_BACKEND),$(notdir $f)),,$f))
-LIBRARY_SOURCES := $(call in_this_backend,$(LIBRARY_SOURCES))
+# No part of the library: the one file that knows the commit. Every program links its object.
+BUILD_FILE := $(wildcard llmc/base/build.cpp)
+BUILD_OBJECT := $(BUILD_FILE:%=$B/obj/%.o)
+LIBRARY_SOURCES := $(filter-out $(BUILD_FILE),$(call in_this_backend,$(LIBRARY_SOURCES)))
 HEADERS := $(call in_this_backend,$(HEADERS))
 
 # FLAGS that all compilers take; then one compile command for each kind of file.
@@ -313,11 +316,20 @@ endif
 TEST_FLAGS := -DDOCTEST_LIBRARY_IMPLEMENTATION # doctest and its main() are compiled once, in doctest_main.cpp
 LINK := $(CXX) -g -pthread $(SANITIZER) $(LDFLAGS)
 
-# These two files change only when their content does: other flags, another CPU or other files mean building again.
+# LLMC_COMMIT names the commit of a copy of the tree without .git.
+FROM := llmc dev/kernels Makefile '*.cu'
+COMMIT := $(or $(LLMC_COMMIT),$(shell [ ! -e .git ] || { git rev-parse --short=12 HEAD && \
+  git --no-optional-locks status --porcelain -- $(FROM) | sed -n '1s/.*/+changes/p'; } 2>/dev/null | tr -d '\n'),unknown)
+$(BUILD_OBJECT): $B/commit
+$(BUILD_OBJECT): private CPPFLAGS += -DLLMC_COMMIT='"$(COMMIT)"' -DLLMC_TARGET='"$(if $(filter cuda,$(DEVICE)),GPUs of architecture \
+  $(ARCH)$(if $(SOFTGPU),$(comma) a software GPU),the CPU$(if $(CPU_ARCH),$(comma) -march=$(CPU_ARCH) on $(CPU_MODEL)))$(SANITIZE:%=$(comma) %)"'
+
+# These files change only when their content does: other flags, another CPU or other files mean building again.
 # What is read is stripped, for GNU Make 4.3's $(file <) leaves the last newline at some lengths.
 remember = $(if $(subst [$(strip $2)],,[$(strip $(file <$1))]),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 $(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(TEST_FLAGS) $(CPU_MODEL))
 $(call remember,$B/files,$(LIBRARY_SOURCES))
+$(call remember,$B/commit,$(COMMIT))
 # WERROR changes no object, so it is no part of the flags and compiles nothing again: it is for CI, whose build begins
 # empty. Whoever has another compiler than CI sees its warnings, and is not stopped by them.
 ifneq ($(WERROR),)
@@ -369,10 +381,12 @@ $(LIBRARY) $(KERNEL_LIBRARY):
 	@rm -f $@
 	$Qar rcs $@ $(filter %.o,$^)
 
+# At another commit train_llama alone is linked again: the others tell that of their last link.
+$B/train_llama: $(BUILD_OBJECT)
 define program # (the program, its source, the library)
-$1: $B/obj/$2.o $3
+$1: $B/obj/$2.o $3 | $(BUILD_OBJECT)
 	@mkdir -p $$(@D)
-	$Q$(LINK) $$(filter %.o,$$^) $3 $$(LIBS) -o $$@
+	$Q$(LINK) $$(sort $$(filter %.o,$$^) $(BUILD_OBJECT)) $3 $$(LIBS) -o $$@
 endef
 BELOW_MODEL := $(KERNEL_SOURCES) dev/test/kernel_reports.cu
 $(foreach s,$(BELOW_MODEL),$(eval $(call program,$(call program_of,$s),$s,$(KERNEL_LIBRARY))))

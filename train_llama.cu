@@ -27,6 +27,7 @@
 #include "llmc/train/sampling.h"
 #include "llmc/train/setup.h"
 #include "llmc/train/simulation.h"
+#include "llmc/train/start_record.h"
 #include "llmc/train/trainer.h"
 #include "llmc/train/training_loop.h"
 #include "llmc/train/tuner.h"
@@ -71,8 +72,7 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const Options command_line = parse_options(arguments);
   if (command_line.help || command_line.version) {
-    if (ranks.rank == 0)
-      printf("%s", command_line.help ? help().c_str() : format("train_llama %s\n", kVersion).c_str());
+    if (ranks.rank == 0) printf("%s", command_line.help ? help().c_str() : version_text().c_str());
     return 0;
   }
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);

@@ -1,5 +1,6 @@
 // The harness of the kernel programs: `build/<backend>/kernels/<noun> check` compares kernels with plain references in
-// higher precision, `bench` times them with bytes, FLOPs and rates. The same inputs in both backends.
+// higher precision, `bench` times them with bytes, FLOPs and rates. The same inputs in both backends. `bench --vs FILE`
+// compares with an earlier build (bench_comparison.h).
 //
 // A file defines `void check(Checker&)` and `void bench(Bencher&)`.
 #pragma once
@@ -14,6 +15,8 @@
 
 #include "dev/kernels/array.h"
 #include "dev/kernels/bench.h"
+#include "dev/kernels/bench_comparison.h"
+#include "llmc/base/build.h"
 
 class Checker {
  public:
@@ -114,11 +117,20 @@ void bench(Bencher& bencher);
 
 int main(int argc, char** argv) try {
   const std::string what = argc > 1 ? argv[1] : "";
-  REQUIRE(argc == 2 && (what == "check" || what == "bench"), "usage: %s check|bench", argv[0]);
+  const bool compares = argc == 4 && what == "bench" && !strcmp(argv[2], "--vs");
+  REQUIRE(compares || (argc == 2 && (what == "check" || what == "bench")),
+          "usage: %s check | bench [--vs FILE]\n"
+          "  FILE: an earlier build of this program, run in turn with it; or what its bench printed",
+          argv[0]);
   setvbuf(stdout, nullptr, _IOLBF, 0);  // after a crash or a hang the last line tells how far it came
+  if (compares) {
+    compare_benchmarks(std::filesystem::canonical("/proc/self/exe"), argv[3]);
+    return 0;
+  }
   Device device(0);
   printf("%s on %s\n", argv[0], device.info().name.c_str());
   if (what == "bench") {
+    printf("commit %s, built for %s by %s\n", kBuildCommit, kBuildTarget, kBuildCompiler);
     Bencher bencher(device);
     bench(bencher);
     return 0;

@@ -66,6 +66,6 @@ UNDER_TSAN := $B/thread
 $(eval $(call stand_ins,$(UNDER_TSAN),-fsanitize=thread))
 $(UNDER_TSAN)/%: STAND_IN_SANITIZER := -fsanitize=thread
 $(patsubst %,$(UNDER_TSAN)/stand-in/%.o,$(FIBERS) $S/executor.cpp $S/units.cpp): STAND_IN_SANITIZER := -DLLMC_TSAN=1
-$(UNDER_TSAN)/kernels/%: $B/obj/dev/kernels/%.cu.o $B/libkernels.a $(STAND_INS:$B/%=$(UNDER_TSAN)/%)
+$(UNDER_TSAN)/kernels/%: $B/obj/dev/kernels/%.cu.o $B/libkernels.a $(STAND_INS:$B/%=$(UNDER_TSAN)/%) | $(BUILD_OBJECT)
 	@mkdir -p $(@D)
-	$Q$(LINK) $(STAND_IN_SANITIZER) $< $B/libkernels.a $(subst $(SOFTGPU_LIB),$(UNDER_TSAN)/lib,$(LIBS)) -o $@
+	$Q$(LINK) $(STAND_IN_SANITIZER) $< $(BUILD_OBJECT) $B/libkernels.a $(subst $(SOFTGPU_LIB),$(UNDER_TSAN)/lib,$(LIBS)) -o $@

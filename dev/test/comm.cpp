@@ -432,6 +432,11 @@ void check_host_helpers(Bench& b) {
     b.check(broadcast_text(c, b.compute, text + std::to_string(b.ranks.rank), root) == text + std::to_string(root),
             "broadcast_text");
   b.check(broadcast_text(c, b.compute, b.ranks.rank ? "not this" : "").empty(), "broadcast_text of nothing");
+  // Rank r has r letters: texts of unequal length, and an empty one.
+  const std::vector<std::string> texts = gather_texts(c, b.compute, std::string(size_t(b.ranks.rank), 'x'));
+  b.check(texts.size() == size_t(b.ranks.size), "gather_texts: a text of each rank");
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    b.check(texts[rank] == std::string(rank, 'x'), "gather_texts of rank " + std::to_string(rank));
   b.check(broadcast_number(c, b.compute, 1000000000000 + b.ranks.rank) == 1000000000000, "broadcast_number");
   namespace fs = std::filesystem;
   const std::string file =

@@ -16,7 +16,7 @@ done
 tools=build/disassembler
 cuobjdump=$(command -v cuobjdump || true)
 if [ -z "$cuobjdump" ]; then
-  scripts/python_environment disassembler dev/test/disassembler/requirements.txt 1 || {
+  scripts/python_environment disassembler dev/test/disassembler/requirements.txt 100 || {
     echo "FAIL: no disassembler: neither cuobjdump on PATH nor the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm"
     exit 1
   }

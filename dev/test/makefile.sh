@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: the Makefile: new files are found, only what changed is rebuilt, variants side by side, make without news takes
-# less than a second of the processor, a failed build leaves no old program, warnings end the build with WERROR=1 alone
+# less than a second of the processor, a failed build leaves no old program, warnings end the build with WERROR=1 alone,
+# programs know their commit, and another one links train_llama alone again
 # Timeout: 120
 #
 # Works on a copy of the Makefile in a small tree of its own.
@@ -106,6 +107,37 @@ makes 2
 check "  a program does not link" said 'undefined reference'
 gone train_llama
 echo "$good" >llmc/base/answer.cpp
+
+echo "-- the commit"
+git_here() { git -c user.name=test -c user.email=test@example.org "$@"; }
+printf '#pragma once\nextern const char* const kBuildCommit;\n' >llmc/base/build.h
+printf '#include "llmc/base/build.h"\nconst char* const kBuildCommit = LLMC_COMMIT;\n' >llmc/base/build.cpp
+plain=$(<train_llama.cu)
+sed -i 's/.*answer());/  printf("%d %s\\n", answer(), kBuildCommit);/; s/#include <cstdio>/&\n#include "llmc\/base\/build.h"/' train_llama.cu
+cp train_llama.cu dev/kernels/twice.cu
+compiles "dev/kernels/twice.cu llmc/base/answer.cpp llmc/base/build.cpp train_llama.cu" all kernels tests
+prints "cpu 43 unknown" ./train_llama
+printf 'build\ntrain_llama\ntest_llama\n' >.gitignore
+git_here init -q && git_here add . && git_here commit -q -m "first"
+first=$(git rev-parse --short=12 HEAD)
+compiles "llmc/base/build.cpp" all kernels tests
+prints "cpu 43 $first" ./train_llama
+prints "cpu 43 unknown" build/cpu/kernels/twice # as it was when it was linked
+compiles "" all kernels tests
+echo "a word" >README.md && git_here add . && git_here commit -q -m "second"
+second=$(git rev-parse --short=12 HEAD)
+touch .now && compiles "llmc/base/build.cpp" all kernels tests
+prints "cpu 43 $second" ./train_llama
+check "  nothing else is linked" [ -z "$(find build/cpu -maxdepth 2 -newer .now -type f -perm -u+x ! -name train_llama)" ]
+echo "another word" >README.md
+compiles "" all
+echo "// changed" >>llmc/base/answer.h
+makes 0
+prints "cpu 43 $second+changes" ./train_llama
+check "  LLMC_COMMIT names another" env LLMC_COMMIT=0a1b2c3 make -j1 train_llama
+prints "cpu 43 0a1b2c3" ./train_llama
+rm -rf .git llmc/base/build.* && echo "$plain" >train_llama.cu && cp train_llama.cu dev/kernels/twice.cu
+makes 0
 
 echo "-- variants stand side by side"
 makes 0 EMULATOR=env

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: models that are loaded: samples and questions see as much as the model and the memory allow, and what is cut is
-# told; generation_config.json and pad_token_id pass through a training; the learning rate's default
+# told; generation_config.json and pad_token_id pass through a training; the learning rate's default; a model's card has the
+# run's name and short figures
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -73,6 +74,17 @@ for export in trained/export whole_again; do
   check "$export keeps all end tokens" grep -q 250,251 <(tr -d ' \n' <$export/generation_config.json)
   check "$export/config.json keeps pad_token_id" says $export/config.json '"pad_token_id": 7'
 done
+
+echo "-- the model's card"
+check "its title is the run's name" grep -qxF "# trained" trained/export/README.md
+check "  or the folder's" grep -qxF "# whole_again" whole_again/README.md
+# rows FILE: its figures, without what a clock says.
+rows() { sed -n 's/^| \([a-z_]*\) | \([0-9.e-]*k\?\) |$/\1 \2/p' "$1/README.md" | grep -vE '^(step_ms|tokens_per_s) '; }
+check "figures have four decimals, and stand once" eval '[ "$(rows trained/export | sed -E "s/[0-9]+[.][0-9]{4}$/decimals/")" = \
+  "$(printf "%s\n" "steps 1" "tokens 16" "loss decimals" "grad_norm decimals" "lr decimals")" ]'
+check "  also from a checkpoint" [ "$(rows trained/export)" = "$(rows whole_again)" ]
+
+echo "-- what a generation_config.json may hold"
 printf '{"eos_token_id": [%s]}' "$(seq -s , 0 255)" >generating/generation_config.json
 sample ended 1 --model generating
 tokens=1 sample one 1 --model run/export

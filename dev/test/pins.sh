@@ -53,10 +53,12 @@ with zipfile.ZipFile(sys.argv[1], "w") as wheel:
     wheel.writestr("pinned-1.0.dist-info/RECORD", "pinned.py,,\n")
 PY
 export PIP_NO_INDEX=1 PIP_FIND_LINKS=$scratch/wheels
-environment() { "$scratch/tree/scripts/python_environment" own "$scratch/$1.txt" 0; }
+environment() { "$scratch/tree/scripts/python_environment" own "$scratch/$1.txt" "${2:-0}"; }
 printf 'pinned==1.0 --hash=sha256:%064d\n' 0 >"$scratch/other.txt"
 echo "pinned==1.0 --hash=sha256:$(sha256sum "$scratch"/wheels/*.whl | cut -d' ' -f1)" >"$scratch/right.txt"
 refused "another file of that version" "DO NOT MATCH THE HASHES" environment other
+refused "  it is told how much is installed" "(about 320 MB)" environment other 320
+refused "a disk without room" "needs about 9876543.2 GB" environment other 9876543210
 check "the right one is installed" environment right
 check "and is there" "$scratch/tree/build/own/bin/python" -c 'import pinned'
 echo "$checks checks passed"

@@ -71,13 +71,13 @@
   X("Run", Switch, run, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
   X("Run", Text, start, trace, "", "FILE", "write the streams of the run's third step, or of --nodes' step, as a trace for Perfetto") \
   X("Run", Switch, command, help, false, "", "print this text, as -h does") \
-  X("Run", Switch, command, version, false, "", "print the version") \
+  X("Run", Switch, command, version, false, "", "print version, commit, compiler and libraries") \
   \
   X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: none)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
-  X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on: auto: --out's run, else runs/latest, in its folder; a run or checkpoint DIR, in a new one") \
+  X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on from a checkpoint. auto: the newest of --out's run, else of runs/latest, in that run's folder. DIR: the newest of this run, or this checkpoint, in a new folder") \
   X("Checkpoints", Text, start, consolidate, "", "DIR", "train nothing: write --resume's checkpoint as a model directory; needs no GPU") \
   \
   X("Batch", Count, order, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T); if given, also the longest sample or question") \

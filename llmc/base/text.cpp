@@ -78,6 +78,14 @@ std::string counted(int64_t count, const std::string& noun, const char* plural) 
   return std::to_string(count) + " " + noun + (count == 1 ? "" : plural);
 }
 
+std::string shell_quoted(std::string word) {
+  if (!word.empty() &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") == word.npos)
+    return word;
+  for (size_t at = 0; (at = word.find('\'', at)) != word.npos; at += 4) word.replace(at, 1, "'\\''");
+  return "'" + word + "'";
+}
+
 std::string shortest(double value) {
   char text[64];
   const auto result = std::to_chars(text, text + sizeof text, value);

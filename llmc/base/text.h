@@ -24,6 +24,9 @@ std::string human_duration(double seconds);
 // Returns "1 step" or "2 steps".
 std::string counted(int64_t count, const std::string& noun, const char* plural = "s");
 
+// Quotes a word for a shell, if it needs that: "runs/it's" becomes 'runs/it'\''s'.
+std::string shell_quoted(std::string word);
+
 // Returns a double's shortest text that parses back to the same bits: "0.1", "1e-08", "1".
 std::string shortest(double value);
 

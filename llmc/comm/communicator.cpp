@@ -341,6 +341,22 @@ std::vector<int64_t> gather_numbers(Communicator& communicator, Stream& stream, 
   return numbers;
 }
 
+std::vector<std::string> gather_texts(Communicator& communicator, Stream& stream, std::string text) {
+  const std::vector<int64_t> bytes = gather_numbers(communicator, stream, int64_t(text.size()));
+  const size_t each = size_t(*std::max_element(bytes.begin(), bytes.end()));
+  std::vector<std::string> texts(bytes.size());
+  if (each == 0) return texts;
+  text.resize(each);
+  std::string all(each * texts.size(), '\0');
+  DeviceMemory memory(stream.device(), all.size());
+  copy_bytes(stream, memory.data() + size_t(communicator.rank()) * each, text.data(), each);
+  communicator.all_gather(stream, memory.data(), memory.data() + size_t(communicator.rank()) * each, each);
+  copy_bytes(stream, all.data(), memory.data(), all.size());
+  communicator.wait_for(stream);
+  for (size_t rank = 0; rank < texts.size(); ++rank) texts[rank] = all.substr(rank * each, size_t(bytes[rank]));
+  return texts;
+}
+
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
   DeviceMemory memory(stream.device(), sizeof number);
   auto* sum = reinterpret_cast<int64_t*>(memory.data());

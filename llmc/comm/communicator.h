@@ -153,6 +153,7 @@ std::unique_ptr<Communicator> make_communicator(Device& device, const Ranks& ran
 std::string broadcast_text(Communicator& communicator, Stream& stream, std::string text_of_root, int root = 0);
 int64_t broadcast_number(Communicator& communicator, Stream& stream, int64_t number_of_root, int root = 0);
 std::vector<int64_t> gather_numbers(Communicator& communicator, Stream& stream, int64_t number);  // of all ranks
+std::vector<std::string> gather_texts(Communicator& communicator, Stream& stream, std::string text);
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number);
 void barrier(Communicator& communicator, Stream& stream);
 

@@ -19,6 +19,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/printable.h"
 #include "llmc/comm/mpi_check.h"
+#include "llmc/comm/versions.h"
 
 namespace {
 
@@ -183,11 +184,7 @@ class Ranks::Session {
       MPI_CHECK(MPI_Comm_size(machine, &ranks.local_size));
       MPI_CHECK(MPI_Comm_free(&machine));
     }
-    char version[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_CHECK(MPI_Get_library_version(version, &length));
-    const std::string text(version, size_t(length));
-    ranks.how = format("%s, %s", launcher.how, text.substr(0, text.find_first_of(",\n")).c_str());
+    ranks.how = format("%s, %s", launcher.how, mpi_version().c_str());
   }
 
   // Each failing rank sends its message to all lower ranks. A rank that learns of a lower failing rank lets that one

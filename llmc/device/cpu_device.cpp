@@ -11,6 +11,7 @@
 #include "llmc/base/error.h"
 #include "llmc/device/addresses.h"
 #include "llmc/device/cpu_device_state.h"
+#include "llmc/device/versions.h"
 
 // ---------------------------------------------------------------------------------------------- schedules
 
@@ -173,6 +174,9 @@ void Device::synchronize() {
 }
 
 int Device::count() { return 1; }
+
+std::string device_library() { return ""; }
+std::string driver_version() { return ""; }
 
 std::string Device::unused_gpu() {
   std::error_code error;

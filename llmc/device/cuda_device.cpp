@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "llmc/device/addresses.h"
@@ -14,6 +16,7 @@
 #include "llmc/device/gpu_choice.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/device/numa.h"
+#include "llmc/device/versions.h"
 
 int Device::count() {
   int count = 0;
@@ -27,6 +30,18 @@ int Device::count() {
 }
 
 std::string Device::unused_gpu() { return ""; }
+
+std::string device_library() {
+  int version = 0;
+  CUDA_CHECK(cudaRuntimeGetVersion(&version));  // 13000 means 13.0
+  return format("CUDA %d.%d", version / 1000, version % 1000 / 10);
+}
+
+std::string driver_version() {
+  std::string version;
+  std::getline(std::ifstream("/sys/module/nvidia/version"), version);
+  return version;
+}
 
 CpuBackend CpuBackend::from_environment(int) { return {}; }
 

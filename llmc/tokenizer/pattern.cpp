@@ -180,3 +180,9 @@ std::string pattern_unicode_version() {
   pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
   return version;
 }
+
+std::string pattern_library() {
+  char version[64] = "";
+  pcre2_config(PCRE2_CONFIG_VERSION, version);  // "10.42 2022-12-11"
+  return std::string("PCRE2 ") + std::string(version).substr(0, std::string(version).find(' '));
+}

@@ -79,6 +79,7 @@ class Pattern {
 
 // Returns the version of Unicode whose properties the patterns use, in PCRE2's notation: "14.0.0".
 std::string pattern_unicode_version();
+std::string pattern_library();  // "PCRE2 10.42"
 
 // Returns an expression in PCRE2's dialect that means what `expression` means in Oniguruma. Throws with `name` and the
 // construct if there is none.

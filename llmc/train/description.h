@@ -32,8 +32,8 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 std::string describe_sharing(const Mesh& mesh, const Options& options, const ModelConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config);
 std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4 ranks"
-// Returns run.json: the facts that the options alone do not tell. `first_step` is the number of steps that were done
-// before this start of the program. The steps after it ran on `nodes` machines with `ranks` ranks in all. `model`
-// appears as its config.json.
+// Returns what run.json has besides the starts: the facts that the options alone do not tell. `first_step` is the
+// number of steps that were done before this start of the program. The steps after it ran on `nodes` machines with
+// `ranks` ranks in all. `model` appears as its config.json.
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
                const std::string& fp8, const ModelConfig& model, const TextCodec& codec, const TokenDataset& data);

@@ -1,5 +1,6 @@
 #include "llmc/train/export_folder.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "llmc/base/input_file.h"
@@ -61,6 +62,20 @@ std::string content_of(const std::string& path) {
 std::string cell(std::string text) {
   for (size_t at = 0; (at = text.find_first_of("\n|`", at)) != text.npos; ++at) text[at] = text[at] == '`' ? '\'' : ' ';
   return text;
+}
+
+// Returns the name of the run, of whose folder runs/NAME/export is a part, or of a folder that stands for itself.
+std::string card_title(const std::string& directory) {
+  const fs::path path = fs::weakly_canonical(fs::path(directory) / "");
+  const fs::path folder = path.filename().empty() ? path.parent_path() : path;
+  return cell(folder.filename() == "export" ? folder.parent_path().filename() : folder.filename());
+}
+
+// A figure of train.jsonl as people read it: "3.1415", "4e-05", "17.9k".
+std::string figure(const Json& value) {
+  if (value.is_int()) return std::to_string(value.as_int());
+  const double x = value.as_double(), size = std::fabs(x);
+  return size >= 1000 ? human_count(x) : size > 0 && size < 0.001 ? format("%.3g", x) : format("%.4f", x);
 }
 
 std::string count_of(int64_t n, const char* what) { return format("%lld %s%s", (long long)n, what, n == 1 ? "" : "s"); }
@@ -129,7 +144,7 @@ std::vector<std::string> TokenizerFiles::changed_beside(const std::string& token
 void export_model_card(const ModelCard& card, const ModelConfig& c, const std::string& directory) {
   std::string text =
       format("---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags: [%s, train_llama]\n---\n# %s\n\n",
-             c.family->model_type, c.name.c_str());
+             c.family->model_type, card_title(directory).c_str());
   text += format(
       "A model of the family %s, of %s parameters, trained by `train_llama`: %s, hidden size %d, %d query and %d "
       "key/value\n"
@@ -146,7 +161,7 @@ void export_model_card(const ModelCard& card, const ModelConfig& c, const std::s
   for (const Json* figures : {&card.last_step, &card.last_score}) {
     if (figures->is_null()) continue;
     for (const auto& [name, value] : figures->items())
-      if (name != "step" && value.is_number()) row(name, shortest(value.as_double()));
+      if (name != "step" && name != "tokens" && value.is_number()) row(name, figure(value));
   }
   if (!card.options.empty()) row("options", "`" + cell(card.options) + "`");
   text +=

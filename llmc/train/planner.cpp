@@ -196,7 +196,7 @@ std::string Planner::verdict(const MemoryPlan& plan) const {
   std::string host =
       format("%s of the %s of the host", human_bytes(on_host(way)).c_str(), human_bytes(limits_.host).c_str());
   if (limits_.ranks_on_node > 1) host += format(", for %d ranks", limits_.ranks_on_node);
-  if (!device_.gpu) host += ", where the device's lies too";
+  if (!device_.gpu) host += " (the device's memory included)";
   std::string device = human_bytes(way.device);
   if (plan.reserved_bytes()) device += format(" (of which %s reserved)", human_bytes(plan.reserved_bytes()).c_str());
   return format("it %s: %s%s the %s of %s, %s", fits(way) ? "fits" : "does not fit", device.c_str(),

@@ -31,7 +31,8 @@ Json step_json(const StepReport& r) {
       .set("grad_norm", json_number(r.grad_norm))
       .set("lr", r.learning_rate)
       .set("step_ms", r.seconds * 1e3)
-      .set("tokens_per_s", r.tokens / r.seconds);
+      .set("tokens_per_s", r.tokens / r.seconds)
+      .set("tokens", r.all_tokens);
   if (r.mfu > 0) json.set("mfu", r.mfu);
   if (r.fp8_overflows >= 0) json.set("fp8_overflows", r.fp8_overflows).set("fp8_underflows", r.fp8_underflows);
   return json;

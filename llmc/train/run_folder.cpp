@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -62,6 +63,17 @@ bool holds_only_a_start(const std::string& path) {
   while (std::getline(log, line))
     if (!happened_by(line, 1) || Json::parse(line, "a line of train.jsonl").contains("loss")) return false;
   return !error;
+}
+
+// Returns the starts that a run.json tells; none if it is of an older program, or no run.json.
+Json starts_in(const std::string& path) {
+  try {
+    Json starts = Json::read(path).at("starts");
+    starts.elements();
+    return starts;
+  } catch (const Error&) {
+    return Json::array();
+  }
 }
 
 // Opens a file to append to it, or makes a new one; null on an error. A link is an error: whoever made it may mean
@@ -145,6 +157,7 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
   folder.path_ = path;
   const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
   folder.open_log(false);
+  folder.starts_ = starts_in(folder.file("run.json"));
   std::error_code error;
   std::ifstream lines(log);
   std::string kept, rolled_back;
@@ -175,7 +188,9 @@ bool RunFolder::open_log(bool is_new) {
   return result == 0;
 }
 
-void RunFolder::write_about(const Json& config, const Json& facts, const std::string& memory_plan) const {
+void RunFolder::write_about(const Json& config, Json facts, const Json& start, const std::string& memory_plan) const {
+  Json starts = starts_;
+  facts.set("starts", starts.push_back(start));
   write_file(file("config.json"), config.dump(2) + "\n");
   write_file(file("run.json"), facts.dump(2) + "\n");
   write_memory(memory_plan);
@@ -198,8 +213,10 @@ void RunFolder::require_room(uint64_t bytes, const char* what) const {
           what, human_bytes(bytes).c_str(), path_.c_str(), human_bytes(space.available).c_str());
 }
 
-void RunFolder::log(const Json& line) {
+void RunFolder::log(Json line) {
   require_there();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  line.set("time", double(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1e3);
   const std::string text = line.dump() + "\n";
   if (fwrite(text.data(), 1, text.size(), log_.get()) != text.size() || fflush(log_.get()) != 0)
     fail_as(ExitCode::not_saved,

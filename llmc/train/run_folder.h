@@ -1,11 +1,12 @@
 // The folder that a run writes to: runs/<date>-<model>/ or --out. A run never writes over another run's files.
 // runs/latest points to the run that was the last to finish its first step.
 //
-// train.jsonl has one object per line, each with a "step" (how many are done). A line is about a training step
-// (step_json), FP8 statistics ("fp8"), an evaluation ("val_loss" and others), or a sample ("sample": its text; bytes
-// that are not UTF-8 become U+FFFD). As long as the run lasts, it holds two locks on this file: by flock, which
-// keeps out other runs of any version, and by fcntl (F_OFD_SETLK), of which a program that reads along asks
-// (F_OFD_GETLK). So it knows when the run has ended, however it ended, and takes no lock that a run could meet.
+// train.jsonl has one object per line, each with a "step" (how many are done) and a "time" (when it was written, in
+// seconds since 1970, UTC). A line is about a training step (step_json), FP8 statistics ("fp8"), an evaluation
+// ("val_loss" and others), or a sample ("sample": its text; bytes that are not UTF-8 become U+FFFD). As long as the run
+// lasts, it holds two locks on this file: by flock, which keeps out other runs of any version, and by fcntl
+// (F_OFD_SETLK), of which a program that reads along asks (F_OFD_GETLK). So it knows when the run has ended, however it
+// ended, and takes no lock that a run could meet.
 #pragma once
 
 #include <cstdint>
@@ -37,16 +38,16 @@ class RunFolder {
   // Makes runs/latest point here. This is a convenience: if it fails, the run goes on.
   void become_latest() const;
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  // Writes config.json: the options; run.json: what the program made of them (run_facts); memory.txt: the plan as the
-  // banner prints it.
-  void write_about(const Json& config, const Json& facts, const std::string& memory_plan) const;
+  // Writes config.json: the options; run.json: what the program made of them (run_facts) and, as "starts", this start
+  // of the program (start_record) after those of a run that goes on; memory.txt: the plan as the banner prints it.
+  void write_about(const Json& config, Json facts, const Json& start, const std::string& memory_plan) const;
   // Writes memory.txt once more, with what is known by now.
   void write_memory(const std::string& text) const;
   // Throws if the disk has less than `bytes` left for `what`.
   void require_room(uint64_t bytes, const char* what) const;
-  // Appends one line to train.jsonl and hands it to the system before it returns. Throws on a full disk, and if the
-  // folder is gone.
-  void log(const Json& line);
+  // Appends one line to train.jsonl, with the time, and hands it to the system before it returns. Throws on a full
+  // disk, and if the folder is gone.
+  void log(Json line);
   // Throws if the folder was removed or moved, or if train.jsonl is no longer the file that this run writes.
   void require_there() const;
   // An export of before the step moves to export.before-step-N. Returns a sentence about it, "" if there is none.
@@ -61,6 +62,7 @@ class RunFolder {
   };
   std::string path_;
   bool made_ = true;
+  Json starts_ = Json::array();  // of a run that goes on: those before this one
   std::vector<std::string> moved_;
   std::unique_ptr<FILE, Close> log_;
 };

@@ -13,6 +13,7 @@
 #include "llmc/train/not_finite.h"
 #include "llmc/train/run_state.h"
 #include "llmc/train/sampling.h"
+#include "llmc/train/start_record.h"
 #include "llmc/train/tuner.h"
 
 // Returns the files that a checkpoint has besides the state.
@@ -66,6 +67,7 @@ void TrainingLoop::open_folder() {
   const ModelConfig& config = setup_.model.config;
   const bool reopens = setup_.resume && !setup_.resume->run_folder.empty();
   const int64_t nodes = sum_number(communicator, stream, ranks.local_rank == 0);
+  const Json start = start_record(setup_.first_step(), ranks, setup_.device.info(), communicator, stream);
   if (ranks.rank == 0) {
     if (reopens) folder_ = RunFolder::reopen(setup_.resume->run_folder, setup_.first_step());
     else folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
@@ -73,7 +75,7 @@ void TrainingLoop::open_folder() {
     folder_->write_about(options_json(setup_.requested, Scope::machine),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
                                    options_.fp8, config, setup_.codec, *setup_.data.train),
-                         trainer_.plan().table());
+                         start, trainer_.plan().table());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
   run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
@@ -219,7 +221,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
-  r.tokens = double(settings_.step_tokens());
+  r.tokens = double(settings_.step_tokens()), r.all_tokens = r.step * settings_.step_tokens();
   if (device.bf16_flops > 0 && settings_.dtype == DType::bf16) {
     const double tokens_of_peak = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
     r.mfu = setup_.model.config.flops_per_token(settings_.T, true) * tokens_of_peak;

@@ -1,6 +1,7 @@
 """A run's folder: config.json, run.json, memory.txt, and train.jsonl, which is the truth about what has happened.
 
-train.jsonl has one object a line, each with a "step". Every other field that is a number is a scalar, whatever its
+train.jsonl has one object a line, each with a "step". "time" and "tokens" say when the line was written and how many tokens
+were trained on by then; older programs left them out. Every other field that is a number is a scalar, whatever its
 name; "nan", "inf" and "-inf" are numbers; "sample" is text. A run that is under way holds a lock on the file, of which a reader
 asks and which it never takes: a run that starts in that moment would take the reader for another run.
 """
@@ -22,6 +23,10 @@ class RunError(Exception):
     """A folder or a line that is no run's; the message names it and says what was expected."""
 
 
+class LinesTakenBack(RunError):
+    """The run went on from a checkpoint before lines that were read: restart() reads its log from the beginning."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of train.jsonl, and how far training had come with it."""
@@ -33,6 +38,7 @@ class Line:
     sample: str | None
     tokens: float  # trained on so far
     seconds: float  # of training so far, without validation and samples
+    time: float | None = None  # when it was written, in seconds since 1970; None in an older program's log
 
 
 class Run:
@@ -46,6 +52,10 @@ class Run:
             raise RunError(f"{folder} is not a folder\n  expected a run's: runs/latest, or what --out named")
         if not os.path.isfile(self._own("train.jsonl")):
             raise RunError(f"{folder} has no train.jsonl: not the folder of a run")
+        self.restart()
+
+    def restart(self):
+        """Begins to read at the first line again."""
         self._offset = self._number = 0
         self._file = None  # its inode: a run that goes on from a checkpoint before its last lines replaces the file
         self._step, self._tokens, self._seconds = None, 0.0, 0.0
@@ -64,7 +74,7 @@ class Run:
         return self._text("memory.txt").rstrip()
 
     def started(self):
-        """When the run began, in seconds since 1970: config.json is written first, and once."""
+        """When the run began, in seconds since 1970, for logs without times: config.json is written first, and once."""
         for name in ("config.json", "train.jsonl"):
             path = os.path.join(self.folder, name)
             if os.path.exists(path):
@@ -88,7 +98,7 @@ class Run:
         with self._open() as log:
             file, size = os.fstat(log.fileno()).st_ino, log.seek(0, os.SEEK_END)
             if size < self._offset or self._file not in (None, file):
-                raise RunError(f"{self.log} has lost lines that were read: its run went on from a checkpoint; start again")
+                raise LinesTakenBack(f"{self.log} has lost lines that were read: its run went on from a checkpoint; start again")
             self._file = file
             log.seek(self._offset)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -134,14 +144,16 @@ class Run:
             fields = json.loads(text)
             step = fields.pop("step")
             assert isinstance(step, int) and not isinstance(step, bool) and abs(step) < 2**63
+            time, tokens = clock(fields.pop("time", None)), clock(fields.pop("tokens", None))
             scalars = {name: float(value) for name, value in fields.items() if is_scalar(value)}
         except (ValueError, AttributeError, KeyError, TypeError, AssertionError, OverflowError, RecursionError):
             start = text[:60].decode(errors="replace")
             raise RunError(f'{self.log}:{self._number}: expected an object with a "step", found: {start}') from None
         self._advance(step, scalars)
+        self._tokens = self._tokens if tokens is None else tokens
         sample = fields.get("sample")
         return Line(self._number, text, step, scalars, sample if isinstance(sample, str) else None, self._tokens,
-                    self._seconds)
+                    self._seconds, time)
 
     def _advance(self, step, scalars):
         """Moves the clocks over the steps since the last line that told their speed."""
@@ -163,6 +175,11 @@ def holds_flock(file):
             return any({"FLOCK", "WRITE", place} <= set(line.split()) for line in locks)
     except OSError:
         return False
+
+
+def clock(value):
+    """A time or a number of tokens; None if it is none."""
+    return float(value) if is_scalar(value) and value not in NOT_FINITE and 0 <= value < 2**63 else None
 
 
 def is_scalar(value):

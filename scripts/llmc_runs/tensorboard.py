@@ -24,7 +24,10 @@ def parse_arguments():
         description="Writes TensorBoard event files of runs, finished or under way, and starts the server. "
         "A second call goes on where the first one ended.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, e.g. runs/latest")
-    parser.add_argument("--logdir", help="write to LOGDIR/<name of the run>/ instead of RUN/tensorboard/")
+    parser.add_argument("--x", choices=("steps", "tokens"), default="steps",
+                        help="what TensorBoard's x axis \"step\" counts (default: %(default)s)")
+    parser.add_argument("--logdir", help="write to LOGDIR/<name of the run>/ instead of RUN/tensorboard/, or with --x tokens "
+                        "RUN/tensorboard-tokens/")
     parser.add_argument("--no-server", action="store_true", help="only write, until the runs have ended")
     parser.add_argument("--host", default="localhost", help="address to serve on (0.0.0.0: all; default: %(default)s)")
     parser.add_argument("--port", type=port, help="port to serve on (default: 6006, or the next that is free)")
@@ -50,16 +53,29 @@ def start_server(folders, host, port):
         raise RunError(f"TensorBoard does not start: {error.msg}\n  choose another --port or --host") from None
 
 
-def follow(all_files, seconds=1.0):
-    """Keeps the event files up to date until all runs have ended."""
-    counts = {files: 0 for files in all_files}
-    while counts:
-        for files in list(counts):
-            live = files.run.is_live()  # asked first: what an ended run wrote last is still read
-            counts[files] += files.update()
-            if not live:
-                print(f"{files.run.name} has ended: {counts.pop(files)} new lines written")
-        if counts:
+def follow(all_files, for_ever=False, seconds=1.0):
+    """Keeps the event files up to date until all runs have ended; or `for_ever`, since a run that was ended may go on."""
+    counts, under_way = dict.fromkeys(all_files, 0), set(all_files)
+    while under_way or for_ever:
+        for files in list(all_files if for_ever else under_way):
+            try:
+                live = files.run.is_live()  # asked first: what an ended run wrote last is still read
+                counts[files] += files.update()
+            except RunError as error:  # its folder is gone, or a line is broken
+                if not for_ever or len(all_files) == 1:
+                    raise
+                print(f"{files.run.name} is not followed any more: {error}")
+                all_files.remove(files)
+                under_way.discard(files)
+                continue
+            if live and files not in under_way:
+                print(f"{files.run.name} goes on")
+                under_way.add(files)
+            if not live and files in under_way:
+                print(f"{files.run.name} has ended: {counts[files]} new lines written")
+                under_way.remove(files)
+                counts[files] = 0
+        if under_way or for_ever:
             time.sleep(seconds)
 
 
@@ -69,18 +85,17 @@ def main():
     for run in runs:
         if os.path.getsize(run.log) == 0 and not run.is_live():
             raise RunError(f"{run.log} is empty, and its run has ended: there is nothing to show")
+    by_tokens = arguments.x == "tokens"
     folders = {run.name: os.path.join(arguments.logdir, run.name) if arguments.logdir
-               else os.path.join(run.folder, "tensorboard") for run in runs}
-    all_files = [EventFiles(run, folders[run.name]) for run in runs]
+               else os.path.join(run.folder, "tensorboard-tokens" if by_tokens else "tensorboard") for run in runs}
+    all_files = [EventFiles(run, folders[run.name], by_tokens) for run in runs]
     for folder in folders.values():
         print(f"writing {folder}")
     if arguments.no_server:
         follow(all_files)
         return
     print(f"TensorBoard: {start_server(folders, arguments.host, arguments.port)}   (Ctrl-C ends it)")
-    follow(all_files)
-    while True:
-        time.sleep(3600)
+    follow(all_files, for_ever=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Logs a run to Weights & Biases as it grows: one of its steps for each line of train.jsonl.
 
-The x axis of every chart is the run's own "step". The id of the run there is kept in RUN/wandb/run_id. A second call
+The x axis of every chart is the run's own "step"; "tokens" and "training_seconds" are there to choose instead. The id of the run there is kept in RUN/wandb/run_id. A second call
 goes on with the same run after the last line that the server has; offline, after the last one in wandb's files in
 RUN/wandb/. What is logged there stays: if the run has taken lines back since, it is logged anew, under another id.
 """
@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 
 from llmc_runs.files import LinesWritten, lock_folder, write_whole
-from llmc_runs.run import RunError, command, open_runs
+from llmc_runs.run import LinesTakenBack, RunError, command, open_runs
 
 REQUIREMENTS = "dev/test/watch/requirements.txt"
 
@@ -59,6 +59,8 @@ def lines_logged(folder, log):
 def values(wandb, line):
     """What wandb logs of a line."""
     logged = {"step": line.step, "tokens": line.tokens, "training_seconds": line.seconds, **line.scalars}
+    if line.time is not None:
+        logged["_timestamp"] = line.time  # wandb's own clock would tell when the line was read
     if line.sample is not None:
         logged["sample"] = wandb.Html(line.sample.replace("&", "&amp;").replace("<", "&lt;").join(("<pre>", "</pre>")))
     return logged
@@ -93,24 +95,17 @@ def opened(wandb, **options):
         log.finish(exit_code=code)
 
 
-def main():
-    arguments = parse_arguments()
-    run = open_runs([arguments.run])[0]
-    parts = follow(run)
-    lines = next(parts, None)  # with them config.json is there
-    if lines is None:
-        raise RunError(f"{run.log} has no line, and its run has ended: there is nothing to log")
-    wandb = import_wandb()
-    folder = os.path.join(run.folder, "wandb")
-    lock = lock_folder(folder, f"{folder} is being written by another scripts/wandb_sync: let that one go on")
-    config = {**run.config(), "memory_plan": run.memory_plan()}
+def log_run(wandb, run, folder, project, parts, lines):
+    """Logs these lines and the `parts` that follow, until the run has ended. LinesTakenBack if it went on from a checkpoint
+    before lines that were logged."""
     seen = LinesWritten(os.path.join(folder, "lines"))
     if not seen.agree(lines):
         print(f"{run.name} went on from a checkpoint before its last lines: it is logged anew, as another run")
         write_whole(os.path.join(folder, "run_id"), "")
         seen.clear()
-    with lock, opened(wandb, project=arguments.project, id=run_id(folder), name=run.name, resume="allow",
-                      dir=run.folder, config=config) as log:
+    config = {**run.config(), "memory_plan": run.memory_plan()}
+    with opened(wandb, project=project, id=run_id(folder), name=run.name, resume="allow", dir=run.folder,
+                config=config) as log:
         log.define_metric("*", step_metric="step")
         before = count = lines_logged(folder, log)
         while lines:
@@ -121,6 +116,26 @@ def main():
                     count = line.number
             lines = next(parts, None)
     print(f"{run.name} has ended: {count} lines are logged" + f", {before} of them by earlier calls" * (before > 0))
+
+
+def main():
+    arguments = parse_arguments()
+    run = open_runs([arguments.run])[0]
+    folder = os.path.join(run.folder, "wandb")
+    wandb = lock = None
+    while True:
+        parts = follow(run)
+        lines = next(parts, None)  # with them config.json is there
+        if lines is None:
+            raise RunError(f"{run.log} has no line, and its run has ended: there is nothing to log")
+        wandb = wandb or import_wandb()
+        lock = lock or lock_folder(folder, f"{folder} is being written by another scripts/wandb_sync: let that one go on")
+        try:
+            log_run(wandb, run, folder, arguments.project, parts, lines)
+            break
+        except LinesTakenBack:
+            run.restart()
+    lock.close()
 
 
 if __name__ == "__main__":

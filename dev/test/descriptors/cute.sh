@@ -14,7 +14,7 @@ if ! [ -f "$cuda/include/cuda_runtime.h" ]; then
   echo "cute.sh: CuTe needs CUDA's headers, and $cuda/include has none: say where CUDA is with CUDA_HOME" >&2
   exit 1
 fi
-scripts/python_environment descriptors "$here/requirements.txt" 1
+scripts/python_environment descriptors "$here/requirements.txt" 350
 package=$(build/descriptors/bin/python -c 'import importlib.util as u; print(u.find_spec("cutlass_library").origin)')
 cute=$(dirname "$package")/source/include
 

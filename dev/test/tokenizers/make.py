@@ -1,7 +1,7 @@
 """Writes the small files that dev/test/test_tokenizer.cpp reads: llama3.json, llama2.json and, in expected.json, what the
 `tokenizers` library makes of some ugly texts with them.
 
-    scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 1
+    scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 100
     build/tokenizer/bin/python dev/test/tokenizers/make.py
 """
 

@@ -81,14 +81,6 @@ refused "tensorboard: the run goes away" "cannot read away/train.jsonl: No such 
   "$root/scripts/tensorboard" --no-server away
 release_log
 
-# A run that goes on from a checkpoint meanwhile, and so takes lines back.
-run back "$good\n$good\n"
-hold_log back
-refused "tensorboard: lines are taken back" "back/train.jsonl has lost lines that were read" \
-  bash -c '{ until compgen -G "back/tensorboard/events*"; do sleep 0.1; done; cp back/train.jsonl back/new; mv back/new back/train.jsonl; } & exec "$@"' bash \
-  "$root/scripts/tensorboard" --no-server back
-release_log
-
 # Without wandb: a module of this name that cannot be imported.
 mkdir hidden && echo 'raise ImportError("hidden")' >hidden/wandb.py
 refused "wandb_sync: wandb is not there" "build/watch/bin/pip install --require-hashes -r dev/test/watch/requirements.txt" \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: scripts/tensorboard follows a real run: TensorBoard's own reader has exactly the values of train.jsonl, within
-# seconds, once each also after kill -9, torn files and a rollback; the server shows them
+# seconds, once each also after kill -9, torn files and a rollback; the server shows them, also of a run that is killed and
+# goes on; the x axis may be tokens; logs of older programs are read
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -54,6 +55,33 @@ check "shows what stands in train.jsonl, and nothing else" compare equal back
 "$train" "${back[@]}" --out back --resume auto --steps 10 --lr 1e-3 >back.txt 2>&1
 check "one that took nothing back" follow back
 check "goes on with its new lines" [ "$(tail -n 1 follow.txt)" = "back has ended: 2 new lines written" ]
+
+check "--x tokens" follow --x tokens run
+check "has tokens in the place of steps" compare tokens run run/tensorboard-tokens
+check "  beside the others" compare equal run
+cp -r run older && rm -r older/tensorboard older/tensorboard-tokens
+sed -E -i 's/,"time":[0-9.]*//; s/,"tokens":[0-9]*//' older/train.jsonl
+check "a log of an older program" follow --x tokens older
+check "has the same tokens" compare tokens run older/tensorboard-tokens
+
+# A run that is killed and goes on while the server shows it: the steps that are trained again are there once.
+"$train" "${back[@]}" --steps 100000 --checkpoint-every 5 --keep-checkpoints 0 --out killed >killed.txt 2>&1 &
+training=$!
+until [ -s killed/train.jsonl ]; do sleep 0.1 && kill -0 "$training"; done
+"$root/scripts/tensorboard" killed --port 0 >server.txt 2>&1 &
+server=$!
+until [ -d killed/checkpoints/step-00000010 ]; do sleep 0.05 && kill -0 "$training"; done
+kill -KILL "$training"
+wait "$training" || true
+wait_for server.txt "killed has ended"
+find killed/checkpoints/* -maxdepth 0 ! -name step-00000005 -exec rm -r {} + # the steps after it are lost
+"$train" --out killed --resume auto --steps 30 --lr 1e-3 >killed.txt 2>&1
+check "steps were trained again" [ -s killed/train.rolled-back.jsonl ]
+shown() { compare equal killed >seen.txt 2>&1; }
+for _ in $(seq 100); do if shown; then break; fi && sleep 0.2; done
+check "a server that goes on has each step once" compare equal killed
+kill "$server"
+wait "$server" || true
 
 # Several runs into one folder; the server; two writers.
 check "--logdir" follow run torn --logdir all

@@ -1,7 +1,9 @@
 """Compares the event files of a run with its train.jsonl, by TensorBoard's own reader.
 
     tensorboard_check.py live RUN           waits for the first values of a run under way, and says how late they are
-    tensorboard_check.py equal RUN [DIR]    all scalars and samples, each once, in order; DIR: RUN/tensorboard
+    tensorboard_check.py equal RUN [DIR]    all scalars and samples, each once, in order, with the time of their lines; DIR:
+                                            RUN/tensorboard
+    tensorboard_check.py tokens RUN DIR     the same, with tokens in the place of steps
     tensorboard_check.py served RUN URL     the server's scalars of RUN
 """
 
@@ -17,13 +19,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 SOON = 5.0  # seconds
 
 
-def truth(run):
-    """({scalar: [(step, value)]}, [(step, sample)]) of the whole lines."""
-    scalars, samples = {}, []
+def truth(run, by_tokens=False):
+    """({scalar: [(step, value)]}, [(step, sample)]) of the whole lines; `by_tokens`: with the tokens of the last step
+    instead of its number."""
+    scalars, samples, tokens = {}, [], 0
     with open(os.path.join(run, "train.jsonl"), encoding="utf-8") as file:
         for line in file.read().rpartition("\n")[0].split("\n"):
             fields = json.loads(line)
             step = fields.pop("step")
+            tokens = fields.pop("tokens", tokens)
+            step = tokens if by_tokens else step
+            fields.pop("time", None)
             for name, value in fields.items():
                 if name == "sample":
                     samples.append((step, value))
@@ -34,7 +40,7 @@ def truth(run):
 
 
 def written(folder):
-    """The same from the event files, and the texts of tag "options"."""
+    """The same from the event files, the texts of tag "options", and the times of the losses."""
     events = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0}, purge_orphaned_data=False)
     events.Reload()
     tags = events.Tags()
@@ -42,18 +48,32 @@ def written(folder):
     texts = {name: [(e.step, e.tensor_proto.string_val[0].decode()) for e in events.Tensors(name)]
              for name in tags["tensors"]}
     samples = [(step, "\n".join(line[4:] for line in text.split("\n"))) for step, text in texts.pop("sample", [])]
-    return scalars, samples, texts
+    return scalars, samples, texts, [e.wall_time for e in events.Scalars("loss")] if "loss" in scalars else []
 
 
-def equal(run, folder=None):
-    expected, expected_samples = truth(run)
-    scalars, samples, texts = written(folder or os.path.join(run, "tensorboard"))
+def times(run):
+    """When the lines with a loss were written."""
+    with open(os.path.join(run, "train.jsonl"), encoding="utf-8") as file:
+        lines = map(json.loads, file.read().rpartition("\n")[0].split("\n"))
+        return [line["time"] for line in lines if "loss" in line and "time" in line]
+
+
+def tokens(run, folder):
+    equal(run, folder, by_tokens=True)
+
+
+def equal(run, folder=None, by_tokens=False):
+    expected, expected_samples = truth(run, by_tokens)
+    scalars, samples, texts, wall_times = written(folder or os.path.join(run, "tensorboard"))
     assert list(scalars) == list(expected) or set(scalars) == set(expected), f"{set(scalars) ^ set(expected)}"
     for name, points in expected.items():
         found = scalars[name]
         assert [p[0] for p in found] == [p[0] for p in points], f"{name}: steps {found[:5]}… of {len(found)}"
         np.testing.assert_array_equal([p[1] for p in found], [p[1] for p in points], err_msg=name)  # nan equals nan
     assert samples == expected_samples, "samples"
+    if not by_tokens:
+        known = times(run)  # some tests add lines without
+        np.testing.assert_allclose(wall_times[:len(known)], known, rtol=0, atol=1e-3, err_msg="times of the losses")
     assert {name: len(text) for name, text in texts.items()} == {"options": 1, "memory plan": 1}, f"{texts.keys()}"
     with open(os.path.join(run, "config.json"), encoding="utf-8") as file:
         assert json.loads(texts["options"][0][1]) == json.load(file), "options"
@@ -95,4 +115,4 @@ def served(run, url):
 
 
 if __name__ == "__main__":
-    {"live": live, "equal": equal, "served": served}[sys.argv[1]](*sys.argv[2:])
+    {"live": live, "equal": equal, "tokens": tokens, "served": served}[sys.argv[1]](*sys.argv[2:])

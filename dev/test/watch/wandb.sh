@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: scripts/wandb_sync follows a real run into an offline run of wandb, with exactly the values of train.jsonl; a
-# second call goes on with the next line, also after kill -9 and with a server
+# second call goes on with the next line, also after kill -9 and with a server; lines that are taken back meanwhile are
+# logged anew
 # Timeout: 300
 #
 # With an environment of its own: wandb is not among what the scripts install.
@@ -8,7 +9,7 @@ set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
 in_own_tree
-scripts/python_environment watch-wandb dev/test/watch/requirements.txt 1
+scripts/python_environment watch-wandb dev/test/watch/requirements.txt 130
 python=$root/build/watch-wandb/bin/python
 export PYTHONPATH=$root/scripts WANDB_MODE=offline WANDB_SILENT=true
 cd "$scratch"
@@ -59,6 +60,19 @@ check "SIGTERM ends it well" wait "$follower"
 check "without a word" eval '! grep Traceback term.txt'
 check "and every line is there once" compare cut
 release_log
+
+# A run that takes lines back while it is followed.
+mkdir back && lines 1 20 >back/train.jsonl
+hold_log back
+"$python" -m llmc_runs.wandb_sync back >back.txt 2>&1 {held}>&- &
+follower=$!
+until [ "$(grep -c . back/wandb/lines 2>/dev/null)" = 20 ]; do sleep 0.2 && kill -0 "$follower"; done
+cp back/wandb/run_id first_id
+{ lines 1 10 && for i in 11 12; do echo "{\"step\":$i,\"loss\":7.5}"; done; } >back/new && mv back/new back/train.jsonl
+wait_for back.txt "logged anew"
+release_log
+check "a follower goes on after a rollback, to the end" wait "$follower"
+check "with each line once, as another run" eval 'compare back && ! cmp -s first_id back/wandb/run_id'
 
 # With a server: it says where the first call ended.
 "$python" "$root/dev/test/watch/wandb_server.py" "$scratch/history" >port 2>server.txt &

@@ -35,10 +35,11 @@ def main():
     count = 0
     for number, (line, (_, found)) in enumerate(zip(lines, logged), 1):
         for name, value in line.items():
-            if name != "sample":
+            if name not in ("sample", "time"):
                 shown = float(found[name])
                 assert shown == float(value), f"line {number}: {name} is {shown}, not {value}"
                 count += 1
+        assert abs(found["_timestamp"] - line.get("time", found["_timestamp"])) < 1e-3, f"line {number}: time"
         assert ("sample" in line) == any(key.startswith("sample") for key in found), f"line {number}: sample"
     print(f"     {count} values of {len(lines)} lines")
 
