@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Covers: scripts/run: Ctrl-C, SIGTERM and SIGHUP finish a step of 3 s on all ranks, also if all processes get them, also
-# twice (bare mpirun kills the ranks), unless nohup keeps SIGHUP away; a second Ctrl-C ends at once; threads, exit codes
-# Timeout: 120
+# twice (bare mpirun kills the ranks), unless nohup keeps SIGHUP away; a second Ctrl-C ends at once; SIGKILL leaves
+# nothing behind; threads, exit codes
+# Timeout: 240
 # Alone: it sends signals, and a step ends 3 s after one, by the clock
 #
 # A stand-in for train_llama, with its signal handlers, takes steps of 3 s and, asked to stop, finishes its step and saves.
@@ -116,6 +117,18 @@ check "  and ends with code 130 (it is $code)" [ "$code" = 130 ]
 
 finish ignoring
 check "  SIGTERM makes them save" says_times ignoring 2 'saved after step 0'
+
+start killed scripts/run -n 2
+mapfile -t pids_killed < <(everyone "${group[killed]}")
+kill -KILL "${group[killed]}"
+gone() { # 20 s for mpirun to end and for its ranks to notice
+  for _ in $(seq 200); do
+    kill -0 "${pids_killed[@]:1}" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  return 1
+}
+check "SIGKILL to scripts/run alone ends mpirun and its ranks" gone
 
 echo "-- threads, exit codes"
 runs() { check "scripts/run ${*:2} ends with code $1" exits "$1" scripts/run "${@:2}"; }
