@@ -41,6 +41,7 @@
   X("Data", Text, run, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
   X("Data", Switch, run, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, run, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
+  X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves", "cuts-text") \
   X("Data", Switch, machine, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
   X("Data", Text, machine, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \
@@ -52,12 +53,15 @@
   X("Run", Real, run, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data", "trains") \
   X("Run", Text, run, eval_choices, "", "FILE", "questions to answer at each validation, as HellaSwag's JSON lines") \
   X("Run", Choice, run, eval_format, "lm-eval", "lm-eval|llm.c", "how their text is built and cut into tokens", "choices") \
+  X("Run", Text, run, eval_keys, "", "KEY=NAME,…", "what the file calls the keys ctx, endings, label, activity_label, ctx_a, ctx_b", "choices") \
   X("Run", Count, run, val_every, kAuto, "[0, inf)", "steps between validations (0: never)", "trains measures") \
   X("Run", Count, run, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures (auto: 16384 or 16 sequences, whichever is more; all with --eval-only; 0: all)", "measures") \
   X("Run", Count, run, sample_every, kAuto, "[0, inf)", "steps between samples (auto: half and end, of a run below 20 steps the end; 0: never)", "trains") \
   X("Run", Switch, start, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, start, sample_only, false, "", "train nothing: continue --prompt and end") \
   X("Run", Text, run, prompt, "", "TEXT", "how samples begin", "samples") \
+  X("Run", Switch, run, chat, false, "", "--prompt is what a user says: the model's chat template renders it", "samples") \
+  X("Run", Text, run, system, "", "TEXT", "what the system message before it says (none: there is none)", "samples chat") \
   X("Run", Count, run, sample_tokens, 200, "[0, 1e9]", "length of a sample in tokens", "samples") \
   X("Run", Real, run, temperature, 0.8, "[0, inf)", "of samples (0: always the likeliest token)", "samples") \
   X("Run", Real, run, top_p, 1.0, "(0, 1]", "of samples: only the likeliest tokens that have this probability together", "samples temperature") \

@@ -7,6 +7,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
+#include "llmc/train/chat_prompt.h"
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/description.h"
@@ -30,11 +31,12 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
       codec(start ? codec_of(*start, options, model.config)
                   : TextCodec::open(options.tokenizer, model.directory,
                                     options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
-  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config);
   if (!options.sample_only) open_data();
+  if (data.chat) end_at_turns(*data.chat, model.config);
+  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
-  prompt = codec.prompt(options.prompt);
+  prompt = options.chat ? chat_prompt(options, codec, data.chat ? &*data.chat : nullptr) : codec.prompt(options.prompt);
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
@@ -53,11 +55,11 @@ std::optional<Checkpoint> Setup::open_start() {
 }
 
 Options Setup::complete_options(const std::vector<std::string>& arguments) {
-  if (!resume) return command_line;
+  if (!resume) return with_files_of_folders(command_line);
   const Json saved = start ? saved_options(*start, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
   require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
-  return parse_options(arguments, &saved);
+  return with_files_of_folders(parse_options(arguments, &saved));
 }
 
 void Setup::open_data() {
