@@ -101,6 +101,41 @@ TEST_CASE("the tokens of texts are those of each whole text, whatever the thread
     }
 }
 
+TEST_CASE("special tokens that a text spells: letters, or the tokens of the whole text, and counted") {
+  TemporaryFolder folder;
+  // Llama 3's own tokenizer, whose special tokens take no white space around them, and one with two that do.
+  const std::string plain = write_tokenizer(folder / "plain"), strips = kTokenizers + "llama3.json";
+  const std::string begin = "<|begin_of_text|>", end = "<|end_of_text|>";
+  std::string text;
+  std::ifstream plays(bundled_text());
+  int64_t spelled = 0, line = 0;
+  for (std::string words; text.size() < 30'000 && std::getline(plays, words); ++line) {
+    text += words + (line % 7 == 3 ? " \n" : "\n");
+    if (line % 3) continue;
+    text += line % 2 ? end : line % 5 ? begin + "\n" : " " + end + " \n\n";
+    ++spelled;
+  }
+  const std::vector<std::string> paths = {folder.write("t.txt", text)};
+  std::atomic<int64_t> done = 0;
+  for (const std::string& tokenizer : {plain, strips}) {
+    const TextCodec codec = TextCodec::open(tokenizer, "", "", config_of(2000));
+    std::vector<int32_t> want = {*codec.tokenizer().id_of(begin)};
+    TextEncoder(codec.tokenizer()).encode(text, false, want);
+    CHECK(std::count_if(want.begin(), want.end(), [&](int32_t id) { return codec.is_special(id); }) == spelled + 1);
+    for (const size_t part : {1, 100, 1000, 100'000}) {
+      const std::string cut =
+          cut_into_cache(paths, codec, SpelledTokens::tokens, folder / format("%zu", part), 2, done, 1'000'000, part);
+      CHECK(tokens_in(cut, 2000) == want);
+      CHECK(Json::read(cut + "/made_of.json").get_int("special_tokens") == spelled);
+    }
+    const std::string letters = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "letters", 2, done);
+    const Json made_of = Json::read(letters + "/made_of.json");
+    CHECK(made_of.get_int("special_tokens") == spelled);
+    CHECK(made_of.get_string("first_special_token") == end);
+    CHECK(tokens_in(letters, 2000).size() > want.size());
+  }
+}
+
 TEST_CASE("the cache is used for the same text and tokenizer, and only if it is whole") {
   TemporaryFolder folder;
   const auto codec_of = [&](const std::string& at) { return TextCodec::open(at, "", "", config_of(2000)); };

@@ -20,10 +20,10 @@ std::string with_marks(const std::string& message, const char* option, const Spe
           option);
   std::string marked;
   size_t done = 0;
-  for (size_t at = 0; const auto found = special.next(message, at); at = found->at + found->bytes) {
-    const size_t first = utf8_start(std::string_view(message).substr(found->at)).bytes;
-    marked += message.substr(done, found->at + first - done) + std::string(kMark);
-    done = found->at + first;
+  for (const SpecialTokens::Found& found : special.all(message)) {
+    const size_t first = found.at + utf8_start(std::string_view(message).substr(found.at)).bytes;
+    marked += message.substr(done, first - done) + std::string(kMark);
+    done = first;
   }
   return marked + message.substr(done);
 }
@@ -45,9 +45,10 @@ std::vector<int32_t> tokens_of(const std::string& rendering, const Tokenizer& to
     else letters.encode(without_marks(text), false, ids);
   };
   size_t done = 0;
-  for (size_t at = 0; const auto found = special.next(rendering, at); done = at = found->at + found->bytes) {
-    between(std::string_view(rendering).substr(done, found->at - done));
-    ids.push_back(found->id);
+  for (const SpecialTokens::Found& found : special.all(rendering)) {
+    between(std::string_view(rendering).substr(done, found.at - done));
+    ids.push_back(found.id);
+    done = found.at + found.bytes;
   }
   between(std::string_view(rendering).substr(done));
   return ids;

@@ -33,6 +33,13 @@ std::optional<SpecialTokens::Found> SpecialTokens::next(std::string_view text, s
   return {};
 }
 
+std::vector<SpecialTokens::Found> SpecialTokens::all(std::string_view text) const {
+  std::vector<Found> tokens;
+  for (std::optional<Found> found = next(text, 0); found; found = next(text, found->at + found->bytes))
+    tokens.push_back(*found);
+  return tokens;
+}
+
 size_t SpecialTokens::next_cut(std::string_view text, size_t from) const {
   size_t plain = all_alone_ ? tokenizer_.next_cut(text, from) : text.size();
   for (size_t at = from < longest_ ? 0 : from - longest_;;) {

@@ -24,6 +24,8 @@ class SpecialTokens {
   };
   // Returns the first one at or after `from`; of several at one position, the longest.
   std::optional<Found> next(std::string_view text, size_t from) const;
+  // Returns all of them, in order; none overlaps another one.
+  std::vector<Found> all(std::string_view text) const;
 
   // Returns a position after `from` at which a text may be cut so that its parts, encoded separately with their special
   // tokens, give the ids of the whole text: before such a token, or where Tokenizer::next_cut() cuts and none is near.

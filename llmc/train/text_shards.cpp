@@ -221,8 +221,8 @@ struct Part {
   bool begins;  // it is the file's first part
   std::vector<int32_t> ids = {};
   std::string error = {};
-  int64_t special = 0;             // special tokens that it spells
-  std::string_view first_special;  // the first of them
+  int64_t special = 0;                  // special tokens that it spells
+  std::string_view first_special = {};  // the first of them
 };
 
 // How texts become tokens.
@@ -303,8 +303,9 @@ class TextCutter {
     try {
       if (part.begins && begin_) part.ids.push_back(*begin_);
       encoder.encode(part.text, false, part.ids);
-      for (size_t at = 0; const auto found = rules_.special.next(part.text, at); at = found->at + found->bytes)
-        if (part.special++ == 0) part.first_special = part.text.substr(found->at, found->bytes);
+      const std::vector<SpecialTokens::Found> special = rules_.special.all(part.text);
+      part.special = int64_t(special.size());
+      if (!special.empty()) part.first_special = part.text.substr(special[0].at, special[0].bytes);
     } catch (const std::exception& error) {
       part.error = error.what();
     }
