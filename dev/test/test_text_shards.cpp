@@ -103,8 +103,15 @@ TEST_CASE("the tokens of texts are those of each whole text, whatever the thread
 
 TEST_CASE("special tokens that a text spells: letters, or the tokens of the whole text, and counted") {
   TemporaryFolder folder;
-  // Llama 3's own tokenizer, whose special tokens take no white space around them, and one with two that do.
+  // Special tokens that take no white space around them, with Llama 3's splitting and GPT-2's; and two that do.
   const std::string plain = write_tokenizer(folder / "plain"), strips = kTokenizers + "llama3.json";
+  const Json splitting = Json::object()
+                             .set("type", "ByteLevel")
+                             .set("add_prefix_space", false)
+                             .set("trim_offsets", true)
+                             .set("use_regex", true);
+  const std::string gpt2 =
+      folder.write("gpt2.json", Json::read(plain + "/tokenizer.json").set("pre_tokenizer", splitting).dump());
   const std::string begin = "<|begin_of_text|>", end = "<|end_of_text|>";
   std::string text;
   std::ifstream plays(bundled_text());
@@ -117,7 +124,7 @@ TEST_CASE("special tokens that a text spells: letters, or the tokens of the whol
   }
   const std::vector<std::string> paths = {folder.write("t.txt", text)};
   std::atomic<int64_t> done = 0;
-  for (const std::string& tokenizer : {plain, strips}) {
+  for (const std::string& tokenizer : {plain, gpt2, strips}) {
     const TextCodec codec = TextCodec::open(tokenizer, "", "", config_of(2000));
     std::vector<int32_t> want = {*codec.tokenizer().id_of(begin)};
     TextEncoder(codec.tokenizer()).encode(text, false, want);
