@@ -76,6 +76,10 @@ sed -i 's/chat_template.jinja/..\/text.txt/' beyond/manifest.json
 # shellcheck disable=SC2086  # words
 refused "a template elsewhere" '"../text.txt" is no name of a file in beyond' "$train" $tuned --train-data 'beyond/*.bin'
 
+ln -sf ../text.txt data/chat_template.jinja
+# shellcheck disable=SC2086  # words
+refused "a link out of the data's folder" "outside of this folder" "$train" $tuned --train-data 'data/*.bin'
+
 echo "-- samples"
 talks all "$(seq -s, 0 1513)" # whatever the weights say, the first token ends the turn
 # shellcheck disable=SC2086  # words

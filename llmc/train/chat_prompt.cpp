@@ -76,7 +76,7 @@ ChatTemplateFile template_of(const TextCodec& codec, const DataChat* data) {
 std::optional<ChatTemplateFile> find_chat_template(const std::string& folder) {
   std::error_code error;
   const fs::path own = fs::path(folder) / "chat_template.jinja", config = fs::path(folder) / "tokenizer_config.json";
-  if (fs::exists(own, error)) return ChatTemplateFile{own, content_of(own)};
+  if (fs::exists(own, error)) return ChatTemplateFile{own, content_of(own_file(folder, "chat_template.jinja"))};
   if (!fs::exists(config, error)) return {};
   const Json json = Json::read(config);
   const Json* found = json.is_object() ? json.find("chat_template") : nullptr;

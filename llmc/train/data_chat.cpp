@@ -45,7 +45,8 @@ std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
     if (folder.manifest.is_null()) continue;
     const std::string name = template_file(folder.manifest);
     if (name.empty()) continue;
-    const std::string source = content_of(listed_file(folder.path, name, folder.path + "/manifest.json"));
+    listed_file(folder.path, name, folder.path + "/manifest.json");  // throws if it is a path
+    const std::string source = content_of(own_file(folder.path, name));
     if (!found) found = DataChat{folder.path, source, {}, ""};
     else if (source != found->source && found->remark.empty())
       found->remark = found->folder + " and " + folder.path +

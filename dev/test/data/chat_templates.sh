@@ -4,6 +4,5 @@
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/../lib.bash"
-python=${LLMC_DATA_PYTHON:-$root/build/data/bin/python}
-check "expected.json is what jinja2 makes of the templates" "$python" "$root/dev/test/chat_templates/make.py" --check
+check "expected.json is what jinja2 makes of the templates" "$PYTHON" "$root/dev/test/chat_templates/make.py" --check
 echo "$checks checks passed"
