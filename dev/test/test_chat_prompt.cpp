@@ -101,10 +101,32 @@ TEST_CASE("--chat: the template's special tokens are tokens, and those of the me
   want.insert(want.end(), {1508, 1507});
   letters.encode("assistant\n", false, want);
   CHECK(chat_prompt(options, codec, nullptr) == want);
+  // A tokenizer that puts a space before the first word alone, with a token that takes the white space after it.
+  Json file = Json::read("dev/test/tokenizers/llama2.json"), added = file.at("added_tokens");
+  const Json space =
+      Json::object().set("type", "Metaspace").set("replacement", "\u2581").set("prepend_scheme", "first");
+  file.set("normalizer", nullptr).set("pre_tokenizer", Json(space).set("split", false));
+  Json strips = added.at(0);
+  const int64_t id = Tokenizer(file).vocabulary_size();
+  added.push_back(strips.set("id", id).set("content", "<|user|>").set("rstrip", true).set("special", true));
+  TemporaryFolder metaspace;
+  write_file(metaspace / "tokenizer.json", file.set("added_tokens", added).dump());
+  ModelConfig config = ModelConfig::preset("tiny");
+  config.V = int(id) + 1;
+  const TextCodec first = TextCodec::open(metaspace / "", "", "", config);
+  const DataChat user{"data/talks", "{{ bos_token }}<|user|>\n{{ messages[0].content }} and", {}, ""};
+  options.prompt = "</s>one";
+  const std::vector<int32_t> with_letters = chat_prompt(options, first, &user);
+  options.prompt = "(/s)one";
+  const std::vector<int32_t> without = chat_prompt(options, first, &user);
+  CHECK(std::vector(with_letters.begin(), with_letters.begin() + 2) == std::vector{1, int32_t(id)});
+  CHECK(first.tokenizer().decode(std::span(with_letters).subspan(2), false) == "</s>one and");
+  CHECK(first.tokenizer().decode(std::span(without).subspan(2), false) == "(/s)one and");
+  for (const auto& ids : {with_letters, without}) CHECK(!first.tokenizer().token_of(ids[2])->starts_with("\u2581"));
   const DataChat data{"data/talks", "{{ messages[0].content }}!", {}, ""};
   CHECK(chat(codec, "Hi", "", &data) == "Hi!");
   says(error_of([&] { chat(codec, ""); }), "there is no message", "--prompt TEXT");
-  says(error_of([&] { chat(codec, "\xef\xb7\x92"); }), "--prompt has the code point U+FDD2");
+  says(error_of([&] { chat(codec, "\xef\xb7\x92"); }), "--prompt has the code point U+FDD2 or U+FDD3");
   const DataChat wrong{"data/talks", "{{ raise_exception('no ' ~ messages | length) }}", {}, ""};
   says(error_of([&] { chat(codec, "Hi", "", &wrong); }), "the chat template data/talks cannot be rendered", "no 1");
   TemporaryFolder other;

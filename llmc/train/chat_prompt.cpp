@@ -1,5 +1,6 @@
 #include "llmc/train/chat_prompt.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "llmc/base/error.h"
@@ -14,14 +15,18 @@ namespace {
 
 constexpr std::string_view kMark = "\xef\xb7\x92";  // U+FDD2, a code point that no text may use
 
-// Returns the message with a mark inside each special token that it spells, so that none is found in the rendering.
+constexpr std::string_view kAround = "\xef\xb7\x93";  // U+FDD3, another one
+
+// Returns the message with a mark behind the first character of each special token that it spells, also of one that
+// begins inside another, so that none is found in the rendering.
 std::string with_marks(const std::string& message, const char* option, const SpecialTokens& special) {
-  REQUIRE(message.find(kMark) == message.npos, "%s has the code point U+FDD2, which is no character\n  remove it",
-          option);
+  REQUIRE(message.find(kMark) == message.npos && message.find(kAround) == message.npos,
+          "%s has the code point U+FDD2 or U+FDD3, which are no characters\n  remove it", option);
   std::string marked;
   size_t done = 0;
-  for (const SpecialTokens::Found& found : special.all(message)) {
-    const size_t first = found.at + utf8_start(std::string_view(message).substr(found.at)).bytes;
+  for (std::optional<SpecialTokens::Found> found = special.next(message, 0); found;
+       found = special.next(message, done)) {
+    const size_t first = found->at + utf8_start(std::string_view(message).substr(found->at)).bytes;
     marked += message.substr(done, first - done) + std::string(kMark);
     done = first;
   }
@@ -35,23 +40,50 @@ std::string without_marks(std::string_view text) {
   return plain + std::string(text);
 }
 
-// Returns the tokens of a rendering: those that it spells without a mark, and between them letters.
-std::vector<int32_t> tokens_of(const std::string& rendering, const Tokenizer& tokenizer, const SpecialTokens& special) {
-  if (rendering.find(kMark) == rendering.npos) return tokenizer.encode(rendering, false);
-  TextEncoder letters(tokenizer, true), tokens(tokenizer);
-  std::vector<int32_t> ids;
-  const auto between = [&](std::string_view text) {
-    if (text.find(kMark) == text.npos) tokens.encode(text, false, ids);
-    else letters.encode(without_marks(text), false, ids);
-  };
-  size_t done = 0;
-  for (const SpecialTokens::Found& found : special.all(rendering)) {
-    between(std::string_view(rendering).substr(done, found.at - done));
-    ids.push_back(found.id);
-    done = found.at + found.bytes;
+// The tokenizer, with another name for each special token that a rendering has. With these stand-ins the rendering can
+// be encoded with its special tokens as letters, and what is around a token is treated as ever.
+class StandIns {
+ public:
+  StandIns(const TextCodec& codec, const std::vector<SpecialTokens::Found>& tokens)
+      : first_(codec.tokenizer().vocabulary_size()) {
+    Json file = Json::read(codec.file()), added = file.at("added_tokens");
+    const std::vector<Json> own = added.elements();
+    for (const SpecialTokens::Found& token : tokens) {
+      if (std::ranges::find(ids_, token.id) != ids_.end()) continue;
+      Json entry = *std::ranges::find_if(own, [&](const Json& one) { return one.get_int("id") == token.id; });
+      added.push_back(
+          entry.set("id", first_ + int32_t(ids_.size())).set("content", name_of(token.id)).set("special", false));
+      ids_.push_back(token.id);
+    }
+    tokenizer_.emplace(file.set("added_tokens", added));
   }
-  between(std::string_view(rendering).substr(done));
-  return ids;
+
+  static std::string name_of(int32_t id) { return std::string(kAround) + std::to_string(id) + std::string(kAround); }
+
+  std::vector<int32_t> encode(const std::string& text) const {
+    std::vector<int32_t> ids = TextEncoder(*tokenizer_, true).encode(text, false);
+    for (int32_t& id : ids)
+      if (id >= first_) id = ids_[size_t(id - first_)];
+    return ids;
+  }
+
+ private:
+  int32_t first_;             // the id of the first stand-in
+  std::vector<int32_t> ids_;  // what they stand for
+  std::optional<Tokenizer> tokenizer_;
+};
+
+// Returns the tokens of a rendering. The special tokens that it spells without a mark are tokens.
+std::vector<int32_t> tokens_of(const std::string& rendering, const TextCodec& codec, const SpecialTokens& special) {
+  if (rendering.find(kMark) == rendering.npos) return codec.tokenizer().encode(rendering, false);
+  const std::vector<SpecialTokens::Found> tokens = special.all(rendering);
+  std::string text;
+  size_t done = 0;
+  for (const SpecialTokens::Found& token : tokens) {
+    text += rendering.substr(done, token.at - done) + StandIns::name_of(token.id);
+    done = token.at + token.bytes;
+  }
+  return StandIns(codec, tokens).encode(without_marks(text + rendering.substr(done)));
 }
 
 Json message(const char* role, const std::string& content) {
@@ -108,7 +140,7 @@ std::vector<int32_t> chat_prompt(const Options& options, const TextCodec& codec,
                                                          .set("add_generation_prompt", true)
                                                          .set("bos_token", begin)
                                                          .set("eos_token", end));
-  const std::vector<int32_t> ids = tokens_of(rendering, codec.tokenizer(), special);
+  const std::vector<int32_t> ids = tokens_of(rendering, codec, special);
   REQUIRE(!ids.empty(), "--chat: the chat template %s renders the message as nothing", chat.path.c_str());
   return ids;
 }
