@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "llmc/base/error.h"
@@ -36,7 +37,7 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
-  prompt = options.chat ? chat_prompt(options, codec, data.chat ? &*data.chat : nullptr) : codec.prompt(options.prompt);
+  prompt = options.chat ? prompt_of_chat() : codec.prompt(options.prompt);
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
@@ -65,6 +66,18 @@ Options Setup::complete_options(const std::vector<std::string>& arguments) {
 void Setup::open_data() {
   data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
   if (options.check_data) check_data(data, *communicator, device, console);
+}
+
+// Returns the tokens that the first rank renders: a template may ask for the time.
+std::vector<int32_t> Setup::prompt_of_chat() {
+  std::vector<int32_t> tokens = chat_prompt(options, codec, data.chat ? &*data.chat : nullptr);
+  Stream stream(device, "prompt");
+  const std::string bytes =
+      broadcast_text(*communicator, stream,
+                     std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(int32_t)));
+  tokens.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return tokens;
 }
 
 // Chooses the options of --plan auto, and the run's numbers. Prints what --plan auto compared.
