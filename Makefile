@@ -45,7 +45,7 @@
 ## WERROR=1 warnings end the build; SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb,
 ## beside the other, for test, too (for a GPU: kernels that wait in vain end with block, barrier and phase);
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
-## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME DOCTEST_HOME say where things are.
+## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME MINJA_HOME DOCTEST_HOME say where things are.
 
 SHELL := bash
 comma := ,
@@ -81,7 +81,7 @@ PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
-  DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
+  MINJA_HOME='$(MINJA_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile
@@ -330,6 +330,7 @@ remember = $(if $(subst [$(strip $2)],,[$(strip $(file <$1))]),$(shell mkdir -p 
 $(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(TEST_FLAGS) $(CPU_MODEL))
 $(call remember,$B/files,$(LIBRARY_SOURCES))
 $(call remember,$B/commit,$(COMMIT))
+$(call remember,$B/minja,$(MINJA))
 # WERROR changes no object, so it is no part of the flags and compiles nothing again: it is for CI, whose build begins
 # empty. Whoever has another compiler than CI sees its warnings, and is not stopped by them.
 ifneq ($(WERROR),)
@@ -401,6 +402,10 @@ $B/headers/%.ok: % $B/flags
 
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
+# One file is compiled with minja, and again when that is found elsewhere.
+CHAT_TEMPLATE := $B/obj/llmc/train/chat_template.cpp.o
+$(CHAT_TEMPLATE): private CPPFLAGS += $(MINJA)
+$(CHAT_TEMPLATE): $B/minja
 $B/obj/dev/test/nccl.cpp.o: CPPFLAGS += -Idev/test/nccl_stand_in
 ifneq ($(DEVICE),cuda)
 # What is compiled once for AddressSanitizer runs once: only kernels are worth the time.

@@ -10,7 +10,7 @@ source "$(dirname "$0")/lib.bash"
 mkdir -p "$scratch/scripts" "$scratch/bin"
 cp "$root/scripts/doctor" "$scratch/scripts/"
 cd "$scratch"
-unset DEVICE ARCH CXX SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME CONDA_PREFIX
+unset DEVICE ARCH CXX SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME MINJA_HOME CONDA_PREFIX
 PATH=$scratch/bin:$PATH
 
 play() { # NAME BODY: a program of that name in front of PATH
@@ -54,6 +54,11 @@ cpu 1 BOOST_HOME=/nowhere configure -- "Cannot build without Boost.Context" "apt
 cpu 1 JSON_HOME=/nowhere configure -- "Cannot build without nlohmann-json"
 cpu 1 PCRE2_HOME=/nowhere configure -- "Cannot build without PCRE2" "not under PCRE2_HOME=/nowhere" \
   "apt-get install libpcre2-dev   or: conda install -c conda-forge pcre2"
+cpu 0 MINJA_HOME=/nowhere configure -- "✗ minja          no --chat" "not under MINJA_HOME=/nowhere" "scripts/get_minja" "! mk LLMC_MINJA"
+mkdir -p build/minja/include/minja && touch build/minja/include/minja/minja.hpp
+cpu 0 configure -- "✓ minja          its header (build/minja/include/minja/minja.hpp)" "mk ^MINJA := -DLLMC_MINJA=1 -isystem build/minja/include$"
+mkdir -p clone && mv build/minja/include clone
+cpu 0 MINJA_HOME="$scratch/clone" configure -- "mk ^MINJA := -DLLMC_MINJA=1 -isystem $scratch/clone/include$" "! mk ^DEFINES.*MINJA"
 cpu 1 CXX=/nowhere/c++ configure -- "✗ compiler       nothing can be compiled [CXX=/nowhere/c++ compiles no C++20]"
 doctor 1 DEVICE=tpu configure -- "DEVICE=tpu is unknown: cuda or cpu"
 cpu 1 SANITIZE=adress configure -- "SANITIZE=adress"

@@ -11,7 +11,7 @@ namespace {
 
 Json measured(Trainer& trainer, const std::string& items, ChoiceFormat format, const TextCodec& codec, int B, int T) {
   Evaluation evaluation(0, 1, B, T);
-  std::vector<ChoiceItem> choices = read_choices(items, format, codec);
+  std::vector<ChoiceItem> choices = read_choices(items, format, ChoiceKeys(), codec);
   cut_choices(choices, items, T);
   evaluation.ask_choices(std::move(choices));
   Json all = Json::array();

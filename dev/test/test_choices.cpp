@@ -20,9 +20,10 @@ struct Texts {
   std::string context;
   std::vector<std::string> endings;
 };
-Texts read_one(const std::string& line, ChoiceFormat format, int T = 1000) {
+Texts read_one(const std::string& line, ChoiceFormat format, int T = 1000, const std::string& keys = "") {
   TemporaryFolder folder;
-  auto items = read_choices(write_file(folder / "one.jsonl", line + "\n"), format, byte_codec());
+  auto items =
+      read_choices(write_file(folder / "one.jsonl", line + "\n"), format, ChoiceKeys::parse(keys), byte_codec());
   CHECK(items.size() == 1);
   const int64_t longest = items[0].longest();
   CHECK(cut_choices(items, "one.jsonl", T) == (longest > T + 1));
@@ -38,7 +39,7 @@ std::string refusal(const std::string& lines, int T = 1000) {
   TemporaryFolder folder;
   const std::string path = write_file(folder / "c.jsonl", lines);
   return error_of([&] {
-    auto items = read_choices(path, ChoiceFormat::lm_eval, byte_codec());
+    auto items = read_choices(path, ChoiceFormat::lm_eval, ChoiceKeys(), byte_codec());
     cut_choices(items, path, T);
   });
 }
@@ -70,6 +71,25 @@ TEST_CASE("an item without HellaSwag's own fields: its ctx, whose last spaces be
   const Texts texts = read_one(R"({"ctx": "Two and two is  ", "endings": ["four", "five"], "label": 0})", kLmEval);
   CHECK(texts.context == "Two and two is");
   CHECK(texts.endings == std::vector<std::string>{"   four", "   five"});
+}
+
+TEST_CASE("other names of the keys: in an object, one key for each ending, letters as labels") {
+  const auto texts = [](const std::string& line, const std::string& keys) {
+    return read_one(line, kLmEval, 1000, keys);
+  };
+  const Texts arc = texts(R"({"question": "Two?", "choices": {"text": ["a", "b"]}, "answerKey": "B"})",
+                          "ctx=question,endings=choices.text,label=answerKey");
+  CHECK(arc.context == "Two?");
+  CHECK(arc.endings == std::vector<std::string>{" a", " b"});
+  CHECK(texts(R"({"goal": "g", "sol1": "x", "sol2": "y", "label": 1})", "ctx=goal,endings=sol1+sol2").endings ==
+        std::vector<std::string>{" x", " y"});
+  CHECK(texts(R"({"ctx": "c", "a+b.c": ["x", "y"], "label": 0})", "endings=a+b.c").endings[1] == " y");
+  says(error_of([&] { texts(R"({"question": "Two?", "choices": ["a", "b"], "answer": 0})", "ctx=question"); }),
+       "one.jsonl:1 has no key \"endings\"; it has question, choices, answer", "--eval-keys endings=NAME");
+  says(error_of([&] { texts(R"({"goal": "g", "sol1": "x", "label": 0})", "ctx=goal,endings=sol1+sol2"); }),
+       "has no key \"sol2\"; it has goal, sol1, label");
+  for (const char* wrong : {"ctxt=a", "ctx", "ctx=", "=a", "ctx=a,,label=b"})
+    says(error_of([&] { ChoiceKeys::parse(wrong); }), "names no key of a question", "ctx=question,endings=choices");
 }
 
 TEST_CASE("what is longer than the model's sequence loses its beginning") {
@@ -136,14 +156,14 @@ TEST_CASE("a file that is none says where") {
   says(refusal(R"({"ctx": "", "endings": ["b", "c"], "label": 0})"), "c.jsonl:1: ");
   says(refusal("{\"ctx\": \"a\", "), "c.jsonl:1");
   says(refusal(""), "has no items");
-  says(error_of([] { read_choices("/nowhere.jsonl", kLlmc, byte_codec()); }), "cannot read the choices");
+  says(error_of([] { read_choices("/nowhere.jsonl", kLlmc, ChoiceKeys(), byte_codec()); }), "cannot read the choices");
 }
 
 TEST_CASE("a model without a tokenizer is not asked") {
   ModelConfig config = ModelConfig::preset("tiny");
   config.V = 50257;
   const TextCodec numbers = TextCodec::open("", "", "", config);
-  says(error_of([&] { read_choices("x", kLlmc, numbers); }), "the model has no tokenizer here");
+  says(error_of([&] { read_choices("x", kLlmc, ChoiceKeys(), numbers); }), "the model has no tokenizer here");
   CHECK(numbers.encode("17 50256", true) == std::vector<int32_t>{17, 50256});
   says(error_of([&] { numbers.encode("17 50257", true); }), "\"50257\" is no token's number");
   says(error_of([&] { numbers.encode("a", true); }), "\"a\" is no token's number");

@@ -115,6 +115,29 @@ TEST_CASE("missing and empty files") {
   says(open_error(folder / "dir.bin"), "it is a directory");
 }
 
+TEST_CASE("nanoGPT's files are tokens without a header") {
+  TemporaryFolder folder;
+  std::vector<uint16_t> tokens;
+  for (int i = 0; i < 1000; ++i) tokens.push_back(uint16_t((i * 7919) % 50257));
+  const std::string path = folder.write("train.bin", bytes_of(tokens));
+  const TokenDataset data = TokenDataset::open(path, 50257);
+  CHECK(!data.has_header(0));
+  CHECK(data.size() == 1000);
+  std::vector<int32_t> read(1000);
+  data.read(0, 1000, read.data());
+  CHECK(std::equal(read.begin(), read.end(), tokens.begin(), tokens.end()));
+  CHECK(TokenDataset::open(folder.write("a.bin", header_bytes(20240520, 1, 1000) + bytes_of(tokens)), 50257)
+            .has_header(0));
+  const auto refusal = [&](int vocabulary) { return error_of([&] { TokenDataset::open(path, vocabulary); }); };
+  says(refusal(256), "train.bin has no header", "and the model has 256", "--vocab-size 50304");
+  folder.write("meta.pkl", "x");
+  says(refusal(50257), "numbers of characters", "--train-data " + folder / "input.txt");
+  // Zeros, as most of a header is, are no text.
+  std::vector<uint16_t> zeros(1000, 0);
+  zeros[0] = 1;
+  says(error_of([&] { TokenDataset::open(folder.write("z.bin", bytes_of(zeros)), 50257); }), "wrong magic 1");
+}
+
 TEST_CASE("a shard that is not whole: its header, magic, version and number of tokens") {
   TemporaryFolder folder;
   const std::string path = folder / "s.bin", ten = "0123456789",

@@ -85,7 +85,7 @@ TEST_CASE("the tokens of texts are those of each whole text, whatever the thread
   }
   CHECK(std::count(want.begin(), want.end(), *codec.tokenizer().id_of("<|end_of_text|>")) == 0);
   std::atomic<int64_t> done = 0;
-  const std::string one = cut_into_cache(paths, codec, folder / "one", 1, done);
+  const std::string one = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "one", 1, done);
   CHECK(done == 2 * (60'000 + 5 + int64_t(texts[2].size())));
   int shards = 0;
   CHECK(tokens_in(one, 2000, &shards) == want);
@@ -94,11 +94,53 @@ TEST_CASE("the tokens of texts are those of each whole text, whatever the thread
         header_bytes(20240520, 1, int32_t(want.size())) + bytes_of(std::vector<uint16_t>(want.begin(), want.end())));
   for (const int threads : {1, 4})
     for (const size_t part : {1, 1000, 100'000}) {
-      const std::string cut =
-          cut_into_cache(paths, codec, folder / format("%d_%zu", threads, part), threads, done, 1000, part);
+      const std::string cut = cut_into_cache(paths, codec, SpelledTokens::letters,
+                                             folder / format("%d_%zu", threads, part), threads, done, 1000, part);
       CHECK(tokens_in(cut, 2000, &shards) == want);
       CHECK(shards == int((want.size() + 999) / 1000));
     }
+}
+
+TEST_CASE("special tokens that a text spells: letters, or the tokens of the whole text, and counted") {
+  TemporaryFolder folder;
+  // Special tokens that take no white space around them, with Llama 3's splitting and GPT-2's; and two that do.
+  const std::string plain = write_tokenizer(folder / "plain"), strips = kTokenizers + "llama3.json";
+  const Json splitting = Json::object()
+                             .set("type", "ByteLevel")
+                             .set("add_prefix_space", false)
+                             .set("trim_offsets", true)
+                             .set("use_regex", true);
+  const std::string gpt2 =
+      folder.write("gpt2.json", Json::read(plain + "/tokenizer.json").set("pre_tokenizer", splitting).dump());
+  const std::string begin = "<|begin_of_text|>", end = "<|end_of_text|>";
+  std::string text;
+  std::ifstream plays(bundled_text());
+  int64_t spelled = 0, line = 0;
+  for (std::string words; text.size() < 30'000 && std::getline(plays, words); ++line) {
+    text += words + (line % 7 == 3 ? " \n" : "\n");
+    if (line % 3) continue;
+    text += line % 2 ? end : line % 5 ? begin + "\n" : " " + end + " \n\n";
+    ++spelled;
+  }
+  const std::vector<std::string> paths = {folder.write("t.txt", text)};
+  std::atomic<int64_t> done = 0;
+  for (const std::string& tokenizer : {plain, gpt2, strips}) {
+    const TextCodec codec = TextCodec::open(tokenizer, "", "", config_of(2000));
+    std::vector<int32_t> want = {*codec.tokenizer().id_of(begin)};
+    TextEncoder(codec.tokenizer()).encode(text, false, want);
+    CHECK(std::count_if(want.begin(), want.end(), [&](int32_t id) { return codec.is_special(id); }) == spelled + 1);
+    for (const size_t part : {1, 100, 1000, 100'000}) {
+      const std::string cut =
+          cut_into_cache(paths, codec, SpelledTokens::tokens, folder / format("%zu", part), 2, done, 1'000'000, part);
+      CHECK(tokens_in(cut, 2000) == want);
+      CHECK(Json::read(cut + "/made_of.json").get_int("special_tokens") == spelled);
+    }
+    const std::string letters = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "letters", 2, done);
+    const Json made_of = Json::read(letters + "/made_of.json");
+    CHECK(made_of.get_int("special_tokens") == spelled);
+    CHECK(made_of.get_string("first_special_token") == end);
+    CHECK(tokens_in(letters, 2000).size() > want.size());
+  }
 }
 
 TEST_CASE("the cache is used for the same text and tokenizer, and only if it is whole") {
@@ -107,7 +149,9 @@ TEST_CASE("the cache is used for the same text and tokenizer, and only if it is 
   const std::string tokenizer = write_tokenizer(folder / "tokenizer"), text = shakespeare(20'000);
   const std::vector<std::string> paths = {write_file(folder / "t.txt", text)};
   std::atomic<int64_t> done = 0;
-  const auto cut = [&] { return cut_into_cache(paths, codec_of(tokenizer), folder / "cache", 2, done, 1000); };
+  const auto cut = [&] {
+    return cut_into_cache(paths, codec_of(tokenizer), SpelledTokens::letters, folder / "cache", 2, done, 1000);
+  };
   const std::string first = cut();
   const auto made = files_in(first);
   CHECK(fs::exists(first + "/made_of.json"));
@@ -132,8 +176,9 @@ TEST_CASE("the cache is used for the same text and tokenizer, and only if it is 
   CHECK(cut() != first);
   CHECK(std::distance(fs::directory_iterator(folder / "cache"), {}) == 3);  // nothing is left of what was not whole
   const std::string in_the_way = write_file(folder / "file", "x");
-  CHECK(
-      error_of([&] { cut_into_cache(paths, codec_of(tokenizer), in_the_way, 1, done); }).starts_with("cannot create "));
+  CHECK(error_of([&] {
+          cut_into_cache(paths, codec_of(tokenizer), SpelledTokens::letters, in_the_way, 1, done);
+        }).starts_with("cannot create "));
 }
 
 namespace {
@@ -163,7 +208,7 @@ TEST_CASE("a cache that another run has just made stays, and an incomplete one i
   const std::vector<std::string> paths = {write_file(folder / "t.txt", shakespeare(20'000))};
   std::atomic<int64_t> done = 0;
   const auto cut = [&](Disk& disk) {
-    return cut_into_cache(paths, codec, folder / "cache", 1, done, 1000, 10'000, disk);
+    return cut_into_cache(paths, codec, SpelledTokens::letters, folder / "cache", 1, done, 1000, 10'000, disk);
   };
   const std::string path = cut(Disk::real());
   const auto made = files_in(path);
@@ -216,7 +261,7 @@ TEST_CASE("the manifest of a text's shards lists their checksums") {
   const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer"), "", "", config_of(2000));
   const std::vector<std::string> paths = {write_file(folder / "t.txt", shakespeare(9'000))};
   std::atomic<int64_t> done = 0;
-  const std::string cut = cut_into_cache(paths, codec, folder / "[cache]", 1, done, 1000);
+  const std::string cut = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "[cache]", 1, done, 1000);
   const auto files = files_in(cut);
   const Json manifest = Json::read(cut + "/manifest.json");
   CHECK(manifest.get_int("xxh64_block_bytes") == int64_t(kChecksumBlockBytes));
@@ -235,7 +280,7 @@ TEST_CASE("a vocabulary of more than 65,536 tokens has wide shards") {
   const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer", 70'000), "", "", config_of(70'001));
   const std::vector<std::string> paths = {write_file(folder / "t.txt", "zzzz of text")};
   std::atomic<int64_t> done = 0;
-  const std::string cut = cut_into_cache(paths, codec, folder / "cache", 1, done);
+  const std::string cut = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "cache", 1, done);
   const std::vector<int32_t> tokens = tokens_in(cut, 70'001);
   CHECK(tokens == codec.tokenizer().encode("zzzz of text", false));
   CHECK(tokens[0] == 70'000);

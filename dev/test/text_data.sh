@@ -61,6 +61,38 @@ mkdir texts && cp text.txt other.txt texts
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --packed-documents --dry-run
 check "packed documents begin with the token that is put before each text" grep -q "each begins with token 1505" log
 
+echo "-- special tokens that a text spells"
+sed '100s/^/<|end_of_text|>/;200s/^/<|end_of_text|>/' text.txt >spelled.txt
+spelled="$few --tokenizer tokenizer --train-data spelled.txt --export off"
+for n in first second; do
+  # shellcheck disable=SC2086  # words
+  quick $spelled --dry-run
+  check "they are letters, which is told: the $n time" grep -qF "spelled.txt spells 2 special tokens, first <|end_of_text|>, cut into letters like the rest" log
+done
+# shellcheck disable=SC2086  # words
+quick $spelled --special-tokens parse --checkpoint-every 1 --out parsed
+check "--special-tokens parse makes them tokens" grep -q "of which 2 special tokens that it spells" log
+check "  and warns of nothing" not grep -q "like the rest" log
+check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run
+quick --resume parsed/checkpoints/step-00000001 --export off --out parsed_on
+check "a run that goes on cuts the text as before" [ "$(losses parsed/train.jsonl | tail -n 1)" = "$(losses parsed_on/train.jsonl | tail -n 1)" ]
+refused "it cannot cut it otherwise" '--special-tokens "text" (was "parse")' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
+quick --train-data text.txt --special-tokens parse --dry-run
+check "where bytes are tokens it changes nothing" grep -q -- "--special-tokens changes nothing: no text is cut" log
+
+echo "-- folders"
+mkdir -p shards none/deeper && cp train.bin shards/talks_train_000001.bin && cp val.bin shards/talks_val_000001.bin
+# shellcheck disable=SC2086  # words
+quick $few --tokenizer tokenizer --train-data shards --export off --out of_folder
+check "a folder's shards are trained on, and those of its split val are held out" \
+  diff <(without_times shards_run/train.jsonl) <(without_times of_folder/train.jsonl)
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data texts/ --dry-run
+check "else its texts" grep -q "texts/\*.txt: text, cut into" log
+refused "else it is told what is trained on" "the folder has neither shards (*.bin) nor texts (*.txt)" "$train" --train-data none --dry-run
+refused "a data set of the hub" "dev/data/prepare roneneldan/TinyStories" "$train" --train-data roneneldan/TinyStories
+refused "a model of the hub" "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then --model Qwen2.5-0.5B" "$train" --model Qwen/Qwen2.5-0.5B
+refused "a tokenizer of the hub" "hf download openai-community/gpt2 --local-dir gpt2 --include" "$train" --tokenizer openai-community/gpt2 --dry-run
+
 # Weights with a tokenizer beside them: one command.
 quick --model text_run/export --train-data text.txt --steps 2 --seq-len 32 --sample-every 0 --export off --out tuned
 check "an export goes on from text" grep -q "cut into .* tokens by text_run/export/tokenizer.json" log

@@ -79,6 +79,15 @@ void require_readable_whole(const std::string& path, size_t bytes) {
           path.c_str(), bytes, kMost);
 }
 
+std::string content_of(const std::string& path) {
+  if (std::error_code error; fs::is_regular_file(path, error) && fs::file_size(path, error) == 0) return "";
+  const InputFile file(path);
+  require_readable_whole(path, file.size());
+  std::string content(file.size(), 0);
+  file.read(0, content.size(), content.data());
+  return content;
+}
+
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   REQUIRE(!path_.empty(), "cannot open a file: its name is empty");
   ClosedAtEnd file{open_to_read(path_)};

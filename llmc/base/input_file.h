@@ -22,6 +22,9 @@ std::string own_file(const std::string& folder, const std::string& name);
 // made it may want the memory to end.
 void require_readable_whole(const std::string& path, size_t bytes);
 
+// Returns the content of such a file, which may be empty. Throws as InputFile and require_readable_whole() do.
+std::string content_of(const std::string& path);
+
 class InputFile {
  public:
   // Throws if the file is missing, unreadable or empty, or if it is not a regular file.

@@ -37,10 +37,11 @@
   X("Model", Count, run, vocab_size, kAuto, "[1, 1e9]", "give a model with random weights N tokens (auto: its own)", "random-weights") \
   X("Model", Choice, run, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)", "random-weights") \
   \
-  X("Data", Text, run, train_data, "", "FILES", "a .bin or .txt file, or a pattern of them (none: the bundled text)") \
+  X("Data", Text, run, train_data, "", "FILES", "a .bin or .txt file, a pattern of them, or a folder that has some (none: the bundled text)") \
   X("Data", Text, run, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
   X("Data", Switch, run, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, run, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
+  X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves", "cuts-text") \
   X("Data", Switch, machine, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
   X("Data", Text, machine, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \
@@ -50,14 +51,17 @@
   X("Run", Count, run, steps, kAuto, "[1, 1e15]", "length of the run in steps (at most one of the three lengths)", "trains") \
   X("Run", Count, run, train_tokens, kAuto, "[1, 1e18]", "length of the run in tokens", "trains") \
   X("Run", Real, run, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data", "trains") \
-  X("Run", Text, run, eval_choices, "", "FILE", "questions to answer at each validation, as HellaSwag's JSON lines") \
+  X("Run", Text, run, eval_choices, "", "FILE", "questions to answer at each validation: JSON lines with ctx, endings and label, as HellaSwag's") \
   X("Run", Choice, run, eval_format, "lm-eval", "lm-eval|llm.c", "how their text is built and cut into tokens", "choices") \
+  X("Run", Text, run, eval_keys, "", "KEY=NAME,…", "what the file calls these keys: ctx=question,endings=choices,label=answer", "choices") \
   X("Run", Count, run, val_every, kAuto, "[0, inf)", "steps between validations (0: never)", "trains measures") \
   X("Run", Count, run, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures (auto: 16384 or 16 sequences, whichever is more; all with --eval-only; 0: all)", "measures") \
   X("Run", Count, run, sample_every, kAuto, "[0, inf)", "steps between samples (auto: half and end, of a run below 20 steps the end; 0: never)", "trains") \
   X("Run", Switch, start, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, start, sample_only, false, "", "train nothing: continue --prompt and end") \
   X("Run", Text, run, prompt, "", "TEXT", "how samples begin", "samples") \
+  X("Run", Switch, run, chat, false, "", "--prompt is what a user says: the model's chat template renders it", "samples") \
+  X("Run", Text, run, system, "", "TEXT", "what the system message before it says (none: there is none)", "samples chat") \
   X("Run", Count, run, sample_tokens, 200, "[0, 1e9]", "length of a sample in tokens", "samples") \
   X("Run", Real, run, temperature, 0.8, "[0, inf)", "of samples (0: always the likeliest token)", "samples") \
   X("Run", Real, run, top_p, 1.0, "(0, 1]", "of samples: only the likeliest tokens that have this probability together", "samples temperature") \

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "llmc/base/error.h"
 
@@ -126,6 +127,17 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   return best;
 }
 
+std::string download_command(const std::string& name) {
+  const auto is_word = [](const std::string& word) {
+    return !word.empty() &&
+           word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == word.npos &&
+           word[0] != '.' && word[0] != '-';
+  };
+  const size_t slash = name.find('/');
+  if (slash == name.npos || !is_word(name.substr(0, slash)) || !is_word(name.substr(slash + 1))) return "";
+  return "hf download " + name + " --local-dir " + name.substr(slash + 1);
+}
+
 std::vector<std::string> glob(const std::string& pattern) {
   if (access(pattern.c_str(), F_OK) == 0) return {pattern};
   std::vector<std::string> paths;
@@ -136,4 +148,10 @@ std::vector<std::string> glob(const std::string& pattern) {
   REQUIRE(result != GLOB_NOSPACE, "out of memory while looking for files named %s", pattern.c_str());
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+std::string literally(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) pattern += std::string(strchr("[]*?{}~\\", c) ? "\\" : "") + c;
+  return pattern;
 }

@@ -38,6 +38,12 @@ int edit_distance(const std::string& a, const std::string& b);
 // a third of the word's length, and at least 2 edits.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
+// Returns "hf download OWNER/NAME --local-dir NAME" for a name that has the form of a model's in the Hugging Face hub;
+// else "".
+std::string download_command(const std::string& name);
+
 // Expands a shell pattern (*, ?, [..], {a,b}, ~). The result is sorted by bytes in every locale, and empty if nothing
 // matches. If a file has exactly the pattern as its name, it is the only match.
 std::vector<std::string> glob(const std::string& pattern);
+// Returns a pattern that glob() matches with this path alone.
+std::string literally(const std::string& path);

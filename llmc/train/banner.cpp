@@ -51,6 +51,8 @@ void print_data(Setup& setup) {
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
   else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   for (const std::string& how : data.about_text) console.item("", how);
+  if (data.chat && setup.tokenizer_files)
+    console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
   if (setup.sampler)
     console.item("", describe_epochs(setup.sampler->windows(), setup.settings.steps * setup.settings.G));
   for (const std::string& remark : data.remarks) console.warning(remark);
@@ -78,8 +80,8 @@ void print_options(Setup& setup) {
   if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
-  const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
-                       setup.model.loaded, measures};
+  const RunFacts facts{setup.options, setup.settings,     setup.model.config, setup.device.info(),
+                       setup.mesh,    setup.model.loaded, measures,           !setup.data.about_text.empty()};
   for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
 }
 

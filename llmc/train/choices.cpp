@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
@@ -88,16 +91,52 @@ struct ChoiceText {
   int gold;
 };
 
-ChoiceText read_item(const Json& json, ChoiceFormat format) {
+// Returns what an item has under a name, "choices.text" in the object "choices"; null if it has nothing.
+const Json* value_of(const Json& json, const std::string& name) {
+  if (!json.is_object()) return nullptr;
+  if (const Json* whole = json.find(name)) return whole;
+  const size_t dot = name.find('.');
+  const Json* outer = dot == name.npos ? nullptr : json.find(name.substr(0, dot));
+  return outer ? value_of(*outer, name.substr(dot + 1)) : nullptr;
+}
+
+const Json& required(const Json& json, const char* key, const std::string& name) {
+  const Json* value = value_of(json, name);
+  if (value) return *value;
+  std::string there;
+  for (const auto& member : json.items()) there += (there.empty() ? "" : ", ") + member.first;
+  fail("%s has no key \"%s\"; it has %s\n  say which of them is the %s: --eval-keys %s=NAME", json.where().c_str(),
+       name.c_str(), there.empty() ? "none" : there.c_str(), key, key);
+}
+
+// Returns the values of "sol1+sol2", or the elements of the one list that the name stands for.
+std::vector<std::string> endings_of(const Json& json, const std::string& name) {
+  std::vector<std::string> endings;
+  if (name.find('+') == name.npos || value_of(json, name)) {
+    for (const Json& ending : required(json, "endings", name).elements()) endings.push_back(ending.as_string());
+    return endings;
+  }
+  std::istringstream names(name);
+  for (std::string one; std::getline(names, one, '+');) endings.push_back(required(json, "endings", one).as_string());
+  return endings;
+}
+
+int number_of(const Json& label) {
+  if (!label.is_string() || label.as_string().size() != 1) return int(label.as_int());
+  const char c = label.as_string()[0];
+  return c >= 'A' && c <= 'Z' ? c - 'A' : c - '0';
+}
+
+ChoiceText read_item(const Json& json, ChoiceFormat format, const ChoiceKeys& keys) {
   ChoiceText item;
-  const bool marked = format == ChoiceFormat::lm_eval && json.contains("ctx_a") && json.contains("activity_label");
+  const Json *activity = value_of(json, keys.activity_label), *first = value_of(json, keys.ctx_a);
+  const bool marked = format == ChoiceFormat::lm_eval && activity && first;
   if (marked)
-    item.context =
-        without_marks(code_points(json.get_string("activity_label") + ": " + json.get_string("ctx_a") + " ") +
-                      capitalized(code_points(json.get_string("ctx_b"))));
-  else item.context = code_points(json.get_string("ctx"));
-  for (const Json& ending : json.at("endings").elements()) {
-    item.endings.push_back(code_points(ending.as_string()));
+    item.context = without_marks(code_points(activity->as_string() + ": " + first->as_string() + " ") +
+                                 capitalized(code_points(required(json, "ctx_b", keys.ctx_b).as_string())));
+  else item.context = code_points(required(json, "ctx", keys.ctx).as_string());
+  for (const std::string& ending : endings_of(json, keys.endings)) {
+    item.endings.push_back(code_points(ending));
     if (marked) item.endings.back() = without_marks(item.endings.back());
   }
   size_t characters = 0;
@@ -106,8 +145,7 @@ ChoiceText read_item(const Json& json, ChoiceFormat format) {
           "%s: a context of %zu characters and %zu endings are %zu characters\n"
           "  expected at most %zu: each ending has the context before it",
           json.where().c_str(), item.context.size(), item.endings.size(), characters, kMostCharacters);
-  const Json& label = json.at("label");
-  item.gold = label.is_string() && label.as_string().size() == 1 ? label.as_string()[0] - '0' : int(label.as_int());
+  item.gold = number_of(required(json, "label", keys.label));
   REQUIRE(item.endings.size() >= 2, "%s: %zu endings, expected at least 2", json.where().c_str(), item.endings.size());
   REQUIRE(item.gold >= 0 && item.gold < int(item.endings.size()), "%s: label %d of %zu endings", json.where().c_str(),
           item.gold, item.endings.size());
@@ -138,7 +176,27 @@ ChoiceItem::Ending tokens_of(std::u32string context, const std::u32string& endin
 
 }  // namespace
 
-std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec) {
+ChoiceKeys ChoiceKeys::parse(const std::string& text) {
+  ChoiceKeys keys;
+  const std::pair<const char*, std::string*> known[] = {
+      {"ctx", &keys.ctx},     {"endings", &keys.endings},
+      {"label", &keys.label}, {"activity_label", &keys.activity_label},
+      {"ctx_a", &keys.ctx_a}, {"ctx_b", &keys.ctx_b}};
+  std::istringstream pairs(text);
+  for (std::string pair; std::getline(pairs, pair, ',');) {
+    const size_t equals = pair.find('=');
+    const auto key = std::ranges::find_if(known, [&](const auto& one) { return pair.substr(0, equals) == one.first; });
+    REQUIRE(equals != pair.npos && equals + 1 < pair.size() && key != std::end(known),
+            "--eval-keys: \"%s\" names no key of a question\n  expected KEY=NAME, with ctx, endings, label, "
+            "activity_label, ctx_a or ctx_b as the key: ctx=question,endings=choices,label=answer",
+            pair.c_str());
+    *key->second = pair.substr(equals + 1);
+  }
+  return keys;
+}
+
+std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const ChoiceKeys& keys,
+                                     const TextCodec& codec) {
   REQUIRE(codec.reads_text(), "--eval-choices %s: the model has no tokenizer here\n  name it: --tokenizer DIR",
           path.c_str());
   std::ifstream file(path);
@@ -150,7 +208,7 @@ std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat forma
     ++line;
     if (text.find_first_not_of(" \t\r") == text.npos) continue;
     const std::string place = path + ":" + std::to_string(line);
-    const ChoiceText item = read_item(Json::parse(text, place), format);
+    const ChoiceText item = read_item(Json::parse(text, place), format, keys);
     ChoiceItem choice{{}, item.gold, line};
     try {
       for (const std::u32string& ending : item.endings)

@@ -2,6 +2,8 @@
 //
 //   {"ctx": "A man sits down. He", "endings": ["stands up.", …], "label": 2}      one item, a line of the file
 //   {"activity_label": …, "ctx_a": …, "ctx_b": …, "endings": […], "label": "2"}   the same in lm-eval's fields
+//
+// Other files call these keys otherwise: --eval-keys says how.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,17 @@
 //             fields, else ctx. The ending's tokens are those of "ctx ending" after the first n, where ctx has n.
 //   llmc      llm.c's hellaswag.py: the tokens of ctx, then those of " ending", without a begin-of-text token
 enum class ChoiceFormat { lm_eval, llmc };
+
+// What a file calls the keys of an item. "choices.text" is the key text of the object choices; "sol1+sol2", for the
+// endings, are several keys with one ending each.
+struct ChoiceKeys {
+  std::string ctx = "ctx", endings = "endings", label = "label";
+  std::string activity_label = "activity_label", ctx_a = "ctx_a", ctx_b = "ctx_b";
+
+  // Reads "ctx=question,endings=choices,label=answer"; keys that it does not name keep their names. Throws on a word
+  // that is no such pair, and on a key that an item does not have.
+  static ChoiceKeys parse(const std::string& text);
+};
 
 struct ChoiceItem {
   struct Ending {
@@ -31,8 +44,10 @@ struct ChoiceItem {
   int64_t longest() const;
 };
 
-// Reads the items of a file. Throws, with file and line, on a line that is not an item.
-std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const TextCodec& codec);
+// Reads the items of a file. A label is the ending's number from 0, also in quotes, or its letter from A. Throws, with
+// file and line, on a line that is not an item; of one that lacks a key, with those that it has.
+std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const ChoiceKeys& keys,
+                                     const TextCodec& codec);
 // Cuts each context with its ending to its last T+1 tokens, and returns how many items had more. Throws, with the line,
 // on an ending of more than T tokens.
 int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int T);

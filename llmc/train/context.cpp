@@ -49,8 +49,9 @@ std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t
                                        Console& console) {
   std::vector<ChoiceItem> choices;
   if (!options.eval_choices.empty())
-    choices = read_choices(options.eval_choices,
-                           options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval, codec);
+    choices =
+        read_choices(options.eval_choices, options.eval_format == "llm.c" ? ChoiceFormat::llmc : ChoiceFormat::lm_eval,
+                     ChoiceKeys::parse(options.eval_keys), codec);
   int64_t wanted = options.sample_only ? int64_t(prompt) + options.sample_tokens : 1;
   for (const ChoiceItem& item : choices) wanted = std::max(wanted, item.longest() - 1);
   const bool chosen = (options.sample_only || options.eval_only) && !asked;

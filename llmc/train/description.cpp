@@ -25,6 +25,17 @@ std::string describe_held_out(const TokenDataset& held_out, const std::string& m
                 options.val_data.empty() ? "the last tenth" : options.val_data.c_str());
 }
 
+std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool replaces) {
+  std::string text = format("conversations in the form of %s/chat_template.jinja, which the export gets%s",
+                            chat.folder.c_str(), replaces ? " in place of the model's other template" : "");
+  std::string ends;
+  for (const int token : chat.end_of_turn) {
+    const std::optional<std::string> spelled = codec.has_tokenizer() ? codec.tokenizer().token_of(token) : std::nullopt;
+    ends += (ends.empty() ? "" : ", ") + (spelled ? *spelled + " " : "") + format("(%d)", token);
+  }
+  return ends.empty() ? text : text + "; samples end with a turn: " + ends;
+}
+
 std::string describe_epochs(const Windows& windows, int64_t sequences) {
   const int64_t all = windows.data().size(), reached = windows.reached();
   const double epochs = double(sequences) / double(windows.count());

@@ -7,6 +7,7 @@
 #include "llmc/base/json.h"
 #include "llmc/base/options.h"
 #include "llmc/comm/mesh.h"
+#include "llmc/train/data_chat.h"
 #include "llmc/train/documents.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/sampler.h"
@@ -19,6 +20,9 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
                           const Options& options);
 // "held out: 112k tokens, of which 16.4k are measured (--val-tokens): the last tenth"
 std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options);
+// Says in which form the data's conversations are, and that the export speaks in it; `replaces`: in place of another
+// one.
+std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool replaces);
 // "an epoch: 7843 sequences, each token once; the run: 0.33 epochs". With an older checkpoint's rule for windows it
 // says how many tokens an epoch leaves out.
 std::string describe_epochs(const Windows& windows, int64_t sequences);

@@ -1,5 +1,6 @@
 #include "llmc/train/export_folder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -11,6 +12,8 @@
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr const char* kTemplateFile = "chat_template.jinja";
 
 // Returns a tokenizer.json for a model whose token b is byte b.
 Json tokenizer_of_bytes(int V) {
@@ -49,15 +52,6 @@ bool stands_in(const fs::path& folder, const char* name) {
   return fs::exists(fs::symlink_status(folder / name, error));
 }
 
-std::string content_of(const std::string& path) {
-  if (std::error_code error; fs::is_regular_file(path, error) && fs::file_size(path, error) == 0) return "";
-  const InputFile file(path);
-  require_readable_whole(path, file.size());
-  std::string content(file.size(), 0);
-  file.read(0, content.size(), content.data());
-  return content;
-}
-
 // Makes a text fit into a cell of a table: without line ends, bars and backquotes.
 std::string cell(std::string text) {
   for (size_t at = 0; (at = text.find_first_of("\n|`", at)) != text.npos; ++at) text[at] = text[at] == '`' ? '\'' : ' ';
@@ -82,13 +76,13 @@ std::string count_of(int64_t n, const char* what) { return format("%lld %s%s", (
 
 }  // namespace
 
-TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config) {
+TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config, const DataChat* chat) {
   const fs::path file = codec.file();
   Json tokenizer_config = Json::object();
   if (file.filename() == "tokenizer.json") {
     const fs::path from = file.parent_path();
     for (const char* name : {"tokenizer.json", "special_tokens_map.json", "tokenizer.model", "added_tokens.json",
-                             "vocab.json", "merges.txt", "chat_template.jinja"})
+                             "vocab.json", "merges.txt", kTemplateFile})
       if (stands_in(from, name)) files_.emplace_back(name, content_of(own_file(from, name)));
     if (stands_in(from, "tokenizer_config.json")) {
       const std::string path = own_file(from, "tokenizer_config.json");
@@ -105,7 +99,26 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config
     return;
   }
   tokenizer_config.set("tokenizer_class", "PreTrainedTokenizerFast");
+  if (chat) set_template(*chat, tokenizer_config);
+  // Hugging Face's tools follow the file, and older ones look into tokenizer_config.json alone.
+  const auto file_of = [](const auto& named) { return named.first == kTemplateFile; };
+  if (const auto own = std::ranges::find_if(files_, file_of);
+      own != files_.end() && tokenizer_config.contains("chat_template"))
+    tokenizer_config.set("chat_template", own->second);
   files_.emplace_back("tokenizer_config.json", tokenizer_config.dump(2) + "\n");
+}
+
+// Puts the data's chat template into the files, and notes whether another one was there.
+void TokenizerFiles::set_template(const DataChat& chat, const Json& tokenizer_config) {
+  const auto own = std::ranges::find_if(files_, [](const auto& named) { return named.first == kTemplateFile; });
+  if (own != files_.end()) {
+    replaces_template_ = own->second != chat.source;
+    own->second = chat.source;
+    return;
+  }
+  const Json* other = tokenizer_config.find("chat_template");
+  replaces_template_ = other && !other->is_null() && *other != Json(chat.source);
+  files_.emplace_back(kTemplateFile, chat.source);
 }
 
 void TokenizerFiles::write(const std::string& directory) const {
@@ -130,6 +143,7 @@ std::vector<std::string> TokenizerFiles::changed_beside(const std::string& token
   const fs::path file = tokenizer_json;
   const bool others = file.filename() == "tokenizer.json";
   for (const auto& [name, content] : sources()) {
+    if (replaces_template_ && name == kTemplateFile) continue;
     const fs::path path = name == "tokenizer.json" ? file : file.parent_path() / name;
     std::error_code error;
     if ((path != file && !others) || !fs::is_regular_file(path, error)) continue;

@@ -5,6 +5,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/input_file.h"
+#include "llmc/base/text.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/shard_manifest.h"
 
@@ -122,6 +123,11 @@ ModelSource open_model(const Options& options) {
     source.config = ModelConfig::from_json(Json::read(name), fs::path(name).stem().string());
     source.description = format("config %s, random weights (%s)", name.c_str(), options.init.c_str());
   } else {
+    const std::string fetch = download_command(name);
+    REQUIRE(fetch.empty(),
+            "--model %s: there is no such folder here\n  if it is a model of the Hugging Face hub, fetch it first: %s, "
+            "then --model %s",
+            name.c_str(), fetch.c_str(), fs::path(name).filename().c_str());
     source.config = ModelConfig::preset(name);
     source.description = format("preset %s, random weights (%s)", name.c_str(), options.init.c_str());
   }

@@ -270,11 +270,6 @@ void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model) 
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens) {
   const Json& state = checkpoint.state();
   const std::string& path = checkpoint.path();
-  REQUIRE(state.get_int("data_tokens") == data_tokens,
-          "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
-          "  name the same --train-data with the same content, or begin a new run with its weights "
-          "(scripts/consolidate, then --model)",
-          path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   std::vector<std::string> changed;
   const Json current = options_json(options), before = options_json(options_of(checkpoint), Scope::run);
   for (const auto& [key, was] : before.items()) {
@@ -287,6 +282,11 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
             path.c_str(), text.c_str());
     changed.push_back(text);
   }
+  REQUIRE(state.get_int("data_tokens") == data_tokens,
+          "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
+          "  name the same --train-data with the same content, or begin a new run with its weights "
+          "(scripts/consolidate, then --model)",
+          path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   return changed;
 }
 

@@ -3,11 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <initializer_list>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/text_shards.h"
 
@@ -39,7 +42,47 @@ std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const cha
   return rule_of(identity.at(part).at("documents"));
 }
 
+// Adds a sentence about the shards without a header.
+void remark_about_headers(const TokenDataset& data, std::vector<std::string>& remarks) {
+  for (int i = 0; i < data.shards(); ++i)
+    if (!data.has_header(i) && !data.is_text()) {
+      remarks.push_back(data.shard_path(i) + " has no header: read as uint16 tokens alone, as nanoGPT writes them");
+      return;
+    }
+}
+
+// Returns the pattern of the folder's files of this kind; "" if there are none.
+std::string pattern_in(const std::string& folder, const char* files) {
+  const std::string pattern = (std::filesystem::path(literally(folder)) / files).string();
+  return glob(pattern).empty() ? "" : pattern;
+}
+
 }  // namespace
+
+Options with_files_of_folders(Options options) {
+  const auto is_folder = [](const std::string& name) {
+    std::error_code error;
+    return !name.empty() && std::filesystem::is_directory(name, error);
+  };
+  const auto files_of = [](const std::string& folder, const char* option, std::initializer_list<const char*> kinds) {
+    for (const char* files : kinds)
+      if (const std::string pattern = pattern_in(folder, files); !pattern.empty()) return pattern;
+    fail(
+        "--%s %s: the folder has neither shards (*.bin) nor texts (*.txt)\n  name the files by a quoted pattern, as "
+        "'%s/*.md'; JSON lines, parquet and arrow are prepared first: dev/data/prepare",
+        option, folder.c_str(), folder.c_str());
+  };
+  if (is_folder(options.train_data)) {
+    const std::string folder = options.train_data;
+    options.train_data = files_of(folder, "train-data", {"*_train_*.bin", "train.bin", "*.bin", "*.txt"});
+    for (const char* held_out : {"*_val_*.bin", "val.bin"})
+      if (options.val_data.empty() && !options.train_data.ends_with("/*.bin"))
+        options.val_data = pattern_in(folder, held_out);
+  }
+  if (is_folder(options.val_data))
+    options.val_data = files_of(options.val_data, "val-data", {"*_val_*.bin", "val.bin", "*.bin", "*.txt"});
+  return options;
+}
 
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console) {
@@ -52,8 +95,10 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
     was_cut = is_text(pattern, cuts) && cuts;
     if (!was_cut) return pattern;
-    const TextShards shards = cut_text(pattern, codec, cache_folder(options), communicator, device, console);
+    const SpelledTokens spelled = options.special_tokens == "parse" ? SpelledTokens::tokens : SpelledTokens::letters;
+    const TextShards shards = cut_text(pattern, codec, spelled, cache_folder(options), communicator, device, console);
     data.about_text.push_back(shards.about);
+    if (!shards.remark.empty()) data.remarks.push_back(shards.remark);
     return shards.pattern;
   };
   const auto compare = [&](std::optional<TokenDataset>& tokens) {
@@ -89,6 +134,10 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
             codec.why_not().empty() ? "" : "\n  the one that was found: ", codec.why_not().c_str());
   for (const std::string& pattern : {options.train_data, options.val_data})
     if (const std::string differ = different_rules(pattern); !differ.empty()) data.remarks.push_back(differ);
+  for (const auto* tokens : {&data.train, &data.held_out})
+    if (*tokens) remark_about_headers(**tokens, data.remarks);
+  if (trains) data.chat = chat_of_data(options.train_data, V);
+  if (data.chat && !data.chat->remark.empty()) data.remarks.push_back(data.chat->remark);
   if (trains && !options.val_data.empty())
     if (const std::string both = files_in_both(*data.train, *data.held_out); !both.empty())
       data.remarks.push_back(both);

@@ -76,7 +76,8 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
     if (shown) setup.console.piece(piece);
     text += piece;
   };
-  for (const int32_t token : setup.prompt) add(writer.take(token));
+  for (const int32_t token : setup.prompt)  // of a chat, only what the model says is shown
+    if (const std::string piece = writer.take(token); !options.chat) add(piece);
   SamplingSettings settings{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
                             std::min(setup.settings.context_length, config.max_positions)};
   Stream stream(setup.device, "sample");

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
+#include "llmc/train/chat_prompt.h"
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/description.h"
@@ -30,11 +32,12 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
       codec(start ? codec_of(*start, options, model.config)
                   : TextCodec::open(options.tokenizer, model.directory,
                                     options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
-  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config);
   if (!options.sample_only) open_data();
+  if (data.chat) end_at_turns(*data.chat, model.config);
+  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
-  prompt = codec.prompt(options.prompt);
+  prompt = options.chat ? prompt_of_chat() : codec.prompt(options.prompt);
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
@@ -53,16 +56,28 @@ std::optional<Checkpoint> Setup::open_start() {
 }
 
 Options Setup::complete_options(const std::vector<std::string>& arguments) {
-  if (!resume) return command_line;
+  if (!resume) return with_files_of_folders(command_line);
   const Json saved = start ? saved_options(*start, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
   require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
-  return parse_options(arguments, &saved);
+  return with_files_of_folders(parse_options(arguments, &saved));
 }
 
 void Setup::open_data() {
   data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
   if (options.check_data) check_data(data, *communicator, device, console);
+}
+
+// Returns the tokens that the first rank renders: a template may ask for the time.
+std::vector<int32_t> Setup::prompt_of_chat() {
+  std::vector<int32_t> tokens = chat_prompt(options, codec, data.chat ? &*data.chat : nullptr);
+  Stream stream(device, "prompt");
+  const std::string bytes =
+      broadcast_text(*communicator, stream,
+                     std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(int32_t)));
+  tokens.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return tokens;
 }
 
 // Chooses the options of --plan auto, and the run's numbers. Prints what --plan auto compared.

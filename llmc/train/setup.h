@@ -72,6 +72,7 @@ struct Setup {
   std::optional<Checkpoint> open_start();
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
+  std::vector<int32_t> prompt_of_chat();
   void choose_settings();
   void open_sampler(WindowRule rule);
   void require_something_learnt() const;

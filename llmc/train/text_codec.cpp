@@ -45,6 +45,11 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
     places = {model};
     for (const ShardFolder& folder : shard_folders(data)) places.push_back(folder.path);
   }
+  if (const std::string fetch = download_command(asked); !fetch.empty())
+    REQUIRE(fs::exists(asked, error),
+            "--tokenizer %s: there is no such folder here\n  if it is one of the Hugging Face hub, fetch it first: %s "
+            "--include '*.json', then --tokenizer %s",
+            asked.c_str(), fetch.c_str(), fs::path(asked).filename().c_str());
   for (const fs::path& place : places) {
     const bool directory = fs::is_directory(place, error);
     if (asked.empty() && !(directory && fs::exists(place / "tokenizer.json", error))) continue;
@@ -70,8 +75,7 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
   return codec;
 }
 
-std::optional<int32_t> TextCodec::document_token() const {
-  if (kept_token_) return *kept_token_;
+std::pair<std::string, std::string> TextCodec::begin_and_end() const {
   Json begin, end;
   bool named = false;
   for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // the second one takes precedence
@@ -85,14 +89,21 @@ std::optional<int32_t> TextCodec::document_token() const {
       token = config.at(key).is_object() ? config.at(key).at("content") : config.at(key);
     }
   }
-  if (named) {
-    const Json& token = begin.is_null() ? end : begin;
-    return token.is_null() ? std::nullopt : tokenizer_->id_of(token.as_string());
-  }
-  for (const char* usual :
-       {"<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})
-    if (const std::optional<int32_t> id = tokenizer_->id_of(usual)) return id;
-  return {};
+  const auto text = [](const Json& token) { return token.is_null() ? std::string() : token.as_string(); };
+  if (named) return {text(begin), text(end)};
+  const auto first = [&](std::initializer_list<const char*> usual) {
+    const auto known = std::ranges::find_if(usual, [&](const char* token) { return bool(tokenizer_->id_of(token)); });
+    return std::string(known == usual.end() ? "" : *known);
+  };
+  return {first({"<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"}),
+          first({"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"})};
+}
+
+std::optional<int32_t> TextCodec::document_token() const {
+  if (kept_token_) return *kept_token_;
+  const auto [begin, end] = begin_and_end();
+  const std::string& token = begin.empty() ? end : begin;
+  return token.empty() ? std::nullopt : tokenizer_->id_of(token);
 }
 
 std::string TextCodec::description() const {
@@ -174,6 +185,11 @@ std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) cons
 
 std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
   std::vector<int32_t> tokens = encode(text, true);
+  if (const size_t begin = tokenizer_ ? tokenizer_->begin_tokens().size() : 0;
+      begin > 0 && tokens.size() >= 2 * begin) {
+    const auto second = tokens.begin() + ptrdiff_t(begin);
+    if (std::equal(tokens.begin(), second, second)) tokens.erase(tokens.begin(), second);
+  }
   if (!tokens.empty()) return tokens;
   if (bos_ >= 0 && !bytes_) return {bos_};
   if (tokenizer_) tokens = tokenizer_->encode("\n", false);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llmc/model/config.h"
@@ -27,9 +28,12 @@ class TextCodec {
   // export of a model of bytes has.
   bool cuts_text() const { return cuts_; }
   bool reads_bytes() const { return reads_text() && !cuts_; }  // each byte of a text is a token
-  // Returns the token that begins each document if text is cut into tokens, as in dev/data/prepare: the begin-of-text
-  // that the files beside the tokenizer name, else their end-of-text. If they name neither, it is the first one that
-  // the tokenizer has in a list of usual names.
+  // Returns the spellings of the tokens that begin and end a text, as tokenizer_config.json, else
+  // special_tokens_map.json names them; "" if it names none. If neither names one of the two, they are the first ones
+  // that the tokenizer has in a list of usual names.
+  std::pair<std::string, std::string> begin_and_end() const;
+  // Returns the token that begins each document if text is cut into tokens, as in dev/data/prepare: the first of
+  // begin_and_end(), else the second one.
   std::optional<int32_t> document_token() const;
   // From now on this token begins each document: a run that goes on has the same one, whatever lies beside the file.
   void keep_document_token(std::optional<int32_t> token) { kept_token_ = token; }
@@ -49,7 +53,7 @@ class TextCodec {
   // numbers between spaces. Throws on a number that is not a token.
   std::vector<int32_t> encode(const std::string& text, bool begin) const;
   // Returns how a sample begins: with the tokens of the prompt or, if it is empty, with begin-of-text, else with a
-  // newline.
+  // newline. A prompt that spells the tokens that begin a text has them once.
   std::vector<int32_t> prompt(const std::string& text) const;
 
   // Returns the bytes of UTF-8 text that a token stands for: 0 for special tokens, and for all tokens if text is not

@@ -191,8 +191,8 @@ class NewFolder {
 std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<const char*>(file.data()), file.size()}; }
 
 // Returns a checksum of everything that decides about the tokens.
-std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec, int64_t tokens_per_shard,
-                   std::atomic<int64_t>& done) {
+std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
+                   int64_t tokens_per_shard, std::atomic<int64_t>& done) {
   constexpr size_t kStretch = size_t(16) << 20;
   Checksum sum;
   const auto add = [&](const MappedFile& file, std::atomic<int64_t>* count) {
@@ -205,8 +205,9 @@ std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec
     }
   };
   const std::string rules =
-      format("text shards 1, Unicode %s, token %d before each document, %lld tokens a shard",
-             pattern_unicode_version().c_str(), codec.document_token().value_or(-1), (long long)tokens_per_shard);
+      format("text shards 2, Unicode %s, token %d before each document, special tokens are %s, %lld tokens a shard",
+             pattern_unicode_version().c_str(), codec.document_token().value_or(-1),
+             spelled == SpelledTokens::letters ? "letters" : "tokens", (long long)tokens_per_shard);
   sum.add(rules.data(), rules.size());
   add(MappedFile(codec.file()), nullptr);
   for (const std::string& path : paths) add(MappedFile(path), &done);
@@ -220,13 +221,26 @@ struct Part {
   bool begins;  // it is the file's first part
   std::vector<int32_t> ids = {};
   std::string error = {};
+  int64_t special = 0;                  // special tokens that it spells
+  std::string_view first_special = {};  // the first of them
+};
+
+// How texts become tokens.
+struct CutRules {
+  const TextCodec& codec;
+  const SpecialTokens& special;
+  SpelledTokens spelled;
+
+  size_t next_cut(std::string_view text, size_t from) const {
+    return spelled == SpelledTokens::letters ? codec.tokenizer().next_cut(text, from) : special.next_cut(text, from);
+  }
 };
 
 // Returns the parts of all files, one after the other.
 class Parts {
  public:
-  Parts(const std::vector<std::string>& paths, const Tokenizer& tokenizer, size_t bytes)
-      : paths_(paths), tokenizer_(tokenizer), bytes_(bytes) {}
+  Parts(const std::vector<std::string>& paths, const CutRules& rules, size_t bytes)
+      : paths_(paths), rules_(rules), bytes_(bytes) {}
 
   std::optional<Part> next() {
     if (!file_ && next_path_ == paths_.size()) return {};
@@ -236,7 +250,7 @@ class Parts {
       left_ = text_of(*file_);
     }
     // A small rest is not left for a part of its own.
-    const size_t bytes = left_.size() < 2 * bytes_ ? left_.size() : tokenizer_.next_cut(left_, bytes_);
+    const size_t bytes = left_.size() < 2 * bytes_ ? left_.size() : rules_.next_cut(left_, bytes_);
     Part part{file_, left_.substr(0, bytes), begins};
     left_.remove_prefix(bytes);
     if (left_.empty()) file_.reset();
@@ -245,7 +259,7 @@ class Parts {
 
  private:
   const std::vector<std::string>& paths_;
-  const Tokenizer& tokenizer_;
+  const CutRules& rules_;
   size_t bytes_, next_path_ = 0;
   std::shared_ptr<const MappedFile> file_;  // the file whose rest is `left_`
   std::string_view left_;
@@ -254,8 +268,9 @@ class Parts {
 // Works in rounds: the threads encode a few parts each, which are then written in order.
 class TextCutter {
  public:
-  TextCutter(const TextCodec& codec, int threads) : begin_(codec.document_token()), pool_(threads) {
-    for (int i = 0; i < threads; ++i) encoders_.emplace_back(codec.tokenizer(), true);
+  TextCutter(const CutRules& rules, int threads) : rules_(rules), begin_(rules.codec.document_token()), pool_(threads) {
+    for (int i = 0; i < threads; ++i)
+      encoders_.emplace_back(rules.codec.tokenizer(), rules.spelled == SpelledTokens::letters);
   }
 
   void cut(Parts parts, size_t bytes_per_part, ShardWriter& writer, std::atomic<int64_t>& done) {
@@ -274,36 +289,49 @@ class TextCutter {
       for (const Part& part : round) {
         REQUIRE(part.error.empty(), "%s: %s", part.file->path().c_str(), part.error.c_str());
         writer.write(part.ids);
+        if (special_ == 0) first_special_ = part.first_special;
+        special_ += part.special;
       }
     }
     writer.finish();
   }
+  int64_t special() const { return special_; }  // special tokens that the texts spell
+  const std::string& first_special() const { return first_special_; }
 
  private:
   void encode(Part& part, TextEncoder& encoder) const {
     try {
       if (part.begins && begin_) part.ids.push_back(*begin_);
       encoder.encode(part.text, false, part.ids);
+      const std::vector<SpecialTokens::Found> special = rules_.special.all(part.text);
+      part.special = int64_t(special.size());
+      if (!special.empty()) part.first_special = part.text.substr(special[0].at, special[0].bytes);
     } catch (const std::exception& error) {
       part.error = error.what();
     }
   }
 
+  const CutRules& rules_;
   std::optional<int32_t> begin_;  // begins each document
+  int64_t special_ = 0;
+  std::string first_special_;
   ThreadPool pool_;
   std::vector<TextEncoder> encoders_;  // one per thread: each remembers the words it has seen
 };
 
 }  // namespace
 
-std::string cut_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, const std::string& cache,
-                           int threads, std::atomic<int64_t>& done, int64_t tokens_per_shard, size_t bytes_per_part,
-                           Disk& disk) {
-  const fs::path folder = fs::path(cache) / key_of(paths, codec, tokens_per_shard, done);
+std::string cut_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
+                           const std::string& cache, int threads, std::atomic<int64_t>& done, int64_t tokens_per_shard,
+                           size_t bytes_per_part, Disk& disk) {
+  const fs::path folder = fs::path(cache) / key_of(paths, codec, spelled, tokens_per_shard, done);
   if (is_complete(folder)) return folder;
   NewFolder made(folder, disk);
   ShardWriter writer(made.path(), codec.tokenizer().vocabulary_size() > 65536, tokens_per_shard);
-  TextCutter(codec, threads).cut(Parts(paths, codec.tokenizer(), bytes_per_part), bytes_per_part, writer, done);
+  const SpecialTokens special(codec.tokenizer());
+  const CutRules rules{codec, special, spelled};
+  TextCutter cutter(rules, threads);
+  cutter.cut(Parts(paths, rules, bytes_per_part), bytes_per_part, writer, done);
   REQUIRE(writer.tokens() > 0, "%s has no tokens", paths[0].c_str());
   const std::optional<int32_t> token = codec.document_token();
   const Json delimiter = token ? Json::object()
@@ -325,17 +353,12 @@ std::string cut_into_cache(const std::vector<std::string>& paths, const TextCode
                                             .set("tokenizer", codec.file())
                                             .set("shards", writer.shards().size())
                                             .set("tokens", writer.tokens())
+                                            .set("special_tokens", cutter.special())
+                                            .set("first_special_token", cutter.first_special())
                                             .dump(1) +
                                         "\n");
   made.publish();
   return folder;
-}
-
-// Returns a pattern that glob() matches with this path alone.
-static std::string literally(const std::string& path) {
-  std::string pattern;
-  for (const char c : path) pattern += std::string(strchr("[]*?{}~\\", c) ? "\\" : "") + c;
-  return pattern;
 }
 
 std::string cache_folder(const Options& options) {
@@ -347,7 +370,17 @@ std::string cache_folder(const Options& options) {
   return out.parent_path() / "cache";
 }
 
-TextShards cut_text(const std::string& pattern, const TextCodec& codec, const std::string& cache,
+// Returns a sentence about the special tokens that became letters; "" if there are none.
+static std::string remark_about_letters(const std::string& pattern, const Json& made_of) {
+  const int64_t count = made_of.get_int("special_tokens");
+  if (count == 0) return "";
+  return format(
+      "%s spells %s, first %s, cut into letters like the rest\n  for the tokens themselves: "
+      "--special-tokens parse",
+      pattern.c_str(), counted(count, "special token").c_str(), made_of.get_string("first_special_token").c_str());
+}
+
+TextShards cut_text(const std::string& pattern, const TextCodec& codec, SpelledTokens spelled, const std::string& cache,
                     Communicator& communicator, Device& device, Console& console) {
   const std::vector<std::string> paths = glob(pattern);
   double total = 0;
@@ -369,7 +402,7 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, const st
   Stream stream(device, "text");
   const auto cut = [&] {
     const int threads = std::max(1, int(std::thread::hardware_concurrency()));
-    if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, cache, threads, done);
+    if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, spelled, cache, threads, done);
   };
   const std::string why =
       broadcast_text(communicator, stream, work_beside_signs_of_life(communicator, stream, cut, show));
@@ -381,8 +414,14 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, const st
           "%s: %s does not see the folder\n  the first rank writes a text's tokens there: name a folder that all "
           "machines share with --cache DIR",
           folder.c_str(), here ? "another rank" : "this rank");
-  const auto tokens = double(Json::read(fs::path(folder) / kMadeOf).get_int("tokens"));
+  const Json made_of = Json::read(fs::path(folder) / kMadeOf);
+  const int64_t special = made_of.get_int("special_tokens");
+  const bool letters = spelled == SpelledTokens::letters;
+  const std::string of_these =
+      letters || special == 0 ? "" : ", of which " + counted(special, "special token") + " that it spells";
   return {literally(folder) + "/text_*.bin",
-          format("%s: text, cut into %s tokens by %s (cached in %s)", pattern.c_str(), human_count(tokens).c_str(),
-                 codec.file().c_str(), folder.c_str())};
+          format("%s: text, cut into %s tokens by %s%s (cached in %s)", pattern.c_str(),
+                 human_count(double(made_of.get_int("tokens"))).c_str(), codec.file().c_str(), of_these.c_str(),
+                 folder.c_str()),
+          letters ? remark_about_letters(pattern, made_of) : ""};
 }

@@ -46,6 +46,33 @@ bool looks_like_text(const InputFile& file, const Header& header) {
                      [](unsigned char c) { return c >= 32 ? c != 127 : (c >= '\t' && c <= '\r'); });
 }
 
+// Returns the largest token of the first 1024 bytes of a file that has uint16 tokens and no header, as nanoGPT writes
+// it; -1 if it is no such file. Most words of a header are zero, and few tokens of a text are.
+int largest_raw_token(const InputFile& file, const Header& header) {
+  const auto* tokens = reinterpret_cast<const uint16_t*>(&header);
+  const size_t count = sizeof header / 2;
+  const auto swapped = int32_t(__builtin_bswap32(uint32_t(header.magic)));
+  if (swapped == kMagic16 || swapped == kMagic32 || looks_like_text(file, header) || file.size() % 2) return -1;
+  if (size_t(std::count(tokens, tokens + count, 0)) > count / 2) return -1;
+  return *std::max_element(tokens, tokens + count);
+}
+
+// Throws if the tokens of a file without a header cannot be those of the model.
+void require_raw_tokens(const InputFile& file, int largest, int vocab_size) {
+  const std::string& path = file.path();
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  REQUIRE(!std::filesystem::exists(folder / "meta.pkl", error),
+          "shard %s has no header: it is nanoGPT's, and meta.pkl next to it says that its tokens are numbers of "
+          "characters, which no tokenizer here knows\n  train on the text itself: --train-data %s",
+          path.c_str(), (folder / "input.txt").c_str());
+  REQUIRE(largest < vocab_size,
+          "shard %s has no header: uint16 tokens, as nanoGPT writes them, would be up to %d in its first 1024 bytes, "
+          "and the model has %d\n  name a model of that vocabulary, GPT-2's as a rule: --vocab-size 50304 with random "
+          "weights, and --tokenizer DIR; if the file is none of nanoGPT's, write it with dev/data/prepare",
+          path.c_str(), largest, vocab_size);
+}
+
 [[noreturn]] void fail_magic(const InputFile& file, const Header& header) {
   const int32_t magic = header.magic;
   const auto expected = format("expected %d (uint16 tokens) or %d (uint32 tokens)", kMagic16, kMagic32);
@@ -85,7 +112,7 @@ int64_t find_not_below(const Token* tokens, int64_t count, uint32_t limit) {
 
 }  // namespace
 
-TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file) {
+TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file, int vocab_size) {
   const char* path = file->path().c_str();
   const Header header = read_header(*file);
   if (file->size() < kHeaderBytes && looks_like_text(*file, header))
@@ -99,7 +126,13 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file) {
       "again",
       path, file->size(), kHeaderBytes);
   const int32_t magic = header.magic, version = header.version, tokens = header.tokens;
-  if (magic != kMagic16 && magic != kMagic32) fail_magic(*file, header);
+  if (magic != kMagic16 && magic != kMagic32) {
+    const int largest = largest_raw_token(*file, header);
+    if (largest < 0) fail_magic(*file, header);
+    require_raw_tokens(*file, largest, vocab_size);
+    const auto raw = int64_t(file->size() / 2);
+    return {std::move(file), 0, 2, raw};
+  }
 
   const int known_version = magic == kMagic16 ? kVersion16 : kVersion32;
   REQUIRE(version == known_version,
@@ -189,10 +222,13 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size) {
   REQUIRE(vocab_size >= 1, "cannot open '%s' for a vocabulary of %d tokens\n  expected at least 1", pattern.c_str(),
           vocab_size);
   const std::vector<std::string> paths = glob(pattern);
+  const bool of_the_hub = !download_command(pattern).empty();
   REQUIRE(!paths.empty(),
           "no data: nothing matches '%s'\n  expected at least one file: check the path, and quote a pattern "
-          "('data/*.bin')",
-          pattern.c_str());
+          "('data/*.bin')%s%s%s",
+          pattern.c_str(),
+          of_the_hub ? "; if it is a data set of the Hugging Face hub, fetch it first: dev/data/prepare " : "",
+          of_the_hub ? pattern.c_str() : "", of_the_hub ? " --tokenizer DIR --out DIR" : "");
 
   TokenDataset data;
   data.vocab_size_ = vocab_size;
@@ -207,7 +243,7 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size) {
             "things; name one kind ('*.bin')",
             pattern.c_str(), paths[0].c_str(), path.c_str());
     auto file = std::make_shared<InputFile>(path);
-    Shard shard = data.is_text_ ? Shard{file, 0, 1, int64_t(file->size())} : open_bin(file);
+    Shard shard = data.is_text_ ? Shard{file, 0, 1, int64_t(file->size())} : open_bin(file, vocab_size);
     const bool has_mask = masked(path);
     REQUIRE(has_mask == first_masked,
             "%s has no .mask beside it, and %s has one\n  write the missing one with dev/data, or name the two kinds "

@@ -5,6 +5,8 @@
 //               version 7: uint32 tokens. Both may be mixed.
 //   .mask       beside NAME.bin, NAME.mask says which tokens are learnt: magic 20241121 version 1, the same number of
 //               tokens, then one byte per token, 1 or 0. Either all shards have a mask or none has.
+//               A .bin without a header is nanoGPT's: uint16 tokens alone. It is known by its first 1024 bytes, which
+//               are tokens of the model and, unlike a header, not mostly zeros.
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.
 //
 // Opening reads only headers and sizes, so that it costs the same for any number of tokens. Tokens are read and checked
@@ -34,6 +36,7 @@ class TokenDataset {
   int64_t shard_begin(int shard) const { return begins_[size_t(shard)]; }  // its first token in the concatenation
   const std::string& shard_path(int shard) const { return shards_[size_t(shard)].file->path(); }
   bool is_text() const { return is_text_; }
+  bool has_header(int shard) const { return shards_[size_t(shard)].header_bytes > 0; }
   int vocab_size() const { return vocab_size_; }
 
   // Reads tokens [start, start+count) of one shard into out[count]. Throws if they are not all inside the shard, or if
@@ -75,7 +78,7 @@ class TokenDataset {
     std::shared_ptr<BlockChecksums> checksums = nullptr, mask_checksums = nullptr;
   };
 
-  static Shard open_bin(std::shared_ptr<InputFile> file);
+  static Shard open_bin(std::shared_ptr<InputFile> file, int vocab_size);
   static void open_mask(Shard& shard, const std::string& path);
   void add(Shard shard);
   template <class F>

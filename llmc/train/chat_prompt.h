@@ -1,0 +1,24 @@
+// --chat: --prompt as a user's message, in the form of the model's chat template.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/options.h"
+#include "llmc/train/data_chat.h"
+#include "llmc/train/text_codec.h"
+
+struct ChatTemplateFile {
+  std::string path, source;
+};
+// Returns the chat template of the folder that tokenizer.json is in, as Hugging Face's tools look for it:
+// chat_template.jinja, else chat_template of tokenizer_config.json, which is one template or a list of named ones, of
+// which it is "default". Nothing if there is none. Throws on a list without "default", with the names that it has.
+std::optional<ChatTemplateFile> find_chat_template(const std::string& folder);
+
+// Returns the tokens of the messages --system, if there is one, and --prompt, with the generation prompt after them.
+// Special tokens that the template writes are tokens, and those that the messages spell are letters, as in
+// dev/data/prepare --chat. The template is that of `data`, else the one next to the tokenizer. Throws without one.
+std::vector<int32_t> chat_prompt(const Options& options, const TextCodec& codec, const DataChat* data);

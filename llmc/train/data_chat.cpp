@@ -1,0 +1,69 @@
+#include "llmc/train/data_chat.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
+#include "llmc/train/shard_manifest.h"
+
+namespace {
+
+constexpr const char* kTemplate = "chat_template.jinja";
+
+// Returns the name of the template's file; "" if the folder's shards are no conversations. Manifests of older programs
+// have no "chat", but the command that wrote them.
+std::string template_file(const Json& manifest) {
+  if (const Json* chat = manifest.find("chat"); chat && !chat->is_null()) return chat->get_string("template");
+  const Json* command = manifest.find("command");
+  const Json* rendered = command && command->is_object() ? command->find("template") : nullptr;
+  return rendered && !rendered->is_null() ? kTemplate : "";
+}
+
+std::vector<int> end_of_turn(const ShardFolder& folder, int V) {
+  const Json* chat = folder.manifest.find("chat");
+  const Json* ids = chat && !chat->is_null() ? chat->find("end_of_turn") : nullptr;
+  const std::vector<int> tokens = ids ? read_tokens(*ids) : std::vector<int>();
+  for (const int token : tokens)
+    REQUIRE(token < V,
+            "%s/manifest.json: token %d ends a turn, and the model has %d\n  name data that was made with "
+            "the model's tokenizer: dev/data/prepare --tokenizer",
+            folder.path.c_str(), token, V);
+  return tokens;
+}
+
+void add_missing(std::vector<int>& tokens, const std::vector<int>& more) {
+  for (const int token : more)
+    if (std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
+}
+
+}  // namespace
+
+std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
+  std::optional<DataChat> found;
+  for (const ShardFolder& folder : shard_folders(pattern)) {
+    if (folder.manifest.is_null()) continue;
+    const std::string name = template_file(folder.manifest);
+    if (name.empty()) continue;
+    listed_file(folder.path, name, folder.path + "/manifest.json");  // throws if it is a path
+    const std::string source = content_of(own_file(folder.path, name));
+    if (!found) found = DataChat{folder.path, source, {}, ""};
+    else if (source != found->source && found->remark.empty())
+      found->remark = found->folder + " and " + folder.path +
+                      " were rendered by different chat templates: the export "
+                      "has that of " +
+                      found->folder;
+    add_missing(found->end_of_turn, end_of_turn(folder, V));
+  }
+  return found;
+}
+
+void end_at_turns(const DataChat& chat, ModelConfig& config) {
+  if (chat.end_of_turn.empty()) return;
+  std::vector<int> tokens = chat.end_of_turn;
+  add_missing(tokens, config.end_tokens());
+  Json ids = Json::array();
+  for (const int token : tokens) ids.push_back(token);
+  if (config.generation.is_null()) config.generation = Json::object();
+  config.generation.set("eos_token_id", tokens.size() == 1 ? Json(tokens[0]) : ids);
+}
