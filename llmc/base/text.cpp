@@ -84,6 +84,14 @@ std::string shortest(double value) {
   return std::string(text, result.ptr);
 }
 
+std::string shell_quoted(std::string word) {
+  if (!word.empty() &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") == word.npos)
+    return word;
+  for (size_t at = 0; (at = word.find('\'', at)) != word.npos; at += 4) word.replace(at, 1, "'\\''");
+  return "'" + word + "'";
+}
+
 int edit_distance(const std::string& a, const std::string& b) {
   const size_t columns = b.size() + 1;
   std::vector<int> before(columns), above(columns), row(columns);

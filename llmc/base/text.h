@@ -27,6 +27,9 @@ std::string counted(int64_t count, const std::string& noun, const char* plural =
 // Returns a double's shortest text that parses back to the same bits: "0.1", "1e-08", "1".
 std::string shortest(double value);
 
+// Returns the word as a shell reads it: in quotes, if it needs them.
+std::string shell_quoted(std::string word);
+
 // Returns the number of insertions, deletions, substitutions and swaps of neighbours that turn one word into the other
 // (optimal string alignment).
 int edit_distance(const std::string& a, const std::string& b);

@@ -11,6 +11,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/input_file.h"
 #include "llmc/base/printable.h"
+#include "llmc/base/text.h"
 #include "llmc/train/run_state.h"
 
 namespace fs = std::filesystem;
@@ -226,24 +227,15 @@ std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
                 resume ? ", with the options of its config.json" : "");
 }
 
-// Quotes a word for a shell, if it needs that.
-static std::string quoted(std::string word) {
-  if (!word.empty() &&
-      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%=") == word.npos)
-    return word;
-  for (size_t at = 0; (at = word.find('\'', at)) != word.npos; at += 4) word.replace(at, 1, "'\\''");
-  return "'" + word + "'";
-}
-
 std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
   const std::string how = ranks.size == 1                  ? "./train_llama"
                           : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
                                                            : "the same start, with";
-  std::string command = format("%s --out %s --resume auto", how.c_str(), quoted(run_folder).c_str());
+  std::string command = format("%s --out %s --resume auto", how.c_str(), shell_quoted(run_folder).c_str());
   for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
     const size_t space = option.find(' ');
     if (scope_of(option.substr(0, space)) == Scope::machine)
-      command += " --" + option.substr(0, space) + " " + quoted(option.substr(space + 1));
+      command += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
   }
   return command;
 }
