@@ -2,7 +2,7 @@
 # Covers: a dry run of a cluster says what its prediction leaves out, what published runs reached of such predictions, how
 # long the run takes, and at which of the given options it does not look
 # Covers: --plan auto weighs larger micro-batches, too; --plan mesh finds the fastest mesh for a cluster, and its command
-# Timeout: 120
+# Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
