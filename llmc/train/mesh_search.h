@@ -42,7 +42,7 @@ class MeshSearch {
  private:
   void weigh(const Options& options, const Mesh& mesh);
 
-  Options asked_;  // with the global batch
+  const Options asked_;  // with the global batch
   const ModelConfig config_;
   const DeviceInfo device_;
   const MemoryLimits limits_;
