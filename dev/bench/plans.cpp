@@ -127,6 +127,7 @@ int main(int argc, char** argv) try {
     for (const char* model : kModels) printf(" | %-37s", model);
     printf("\n");
     for (const Policy& policy : kPolicies) print_policy(gpu, policy, device);
+    printf("%s\n", prediction_limits(1).c_str());
     print_choices(gpu, device);
   }
   return 0;

@@ -215,7 +215,7 @@ void print_table(const Table& table, const std::string& model) {
   printf("%s, %s activation checkpointing\n", table.title, table.checkpointing.name);
   for (const Row& row : table.rows)
     if (wanted(row)) print_row(row, table.checkpointing);
-  printf("\n");
+  printf("%s\n\n", prediction_limits(8).c_str());
 }
 
 void print_head() {

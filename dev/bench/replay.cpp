@@ -194,13 +194,17 @@ int main(int argc, char** argv) {
     }
     if (table) print_table(changes);
     if (offload) print_offload(changes);
-    if (table || offload) return 0;
+    if (table || offload) {
+      printf("%s\n", prediction_limits(table ? 8 : 1).c_str());
+      return 0;
+    }
     Options options = parse_options(arguments);
     if (options.nodes == 0) options.nodes = 1;
     printf("a model, at\n%s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());
     print(format("%s, %lld nodes of %lld %s", options.model.c_str(), (long long)options.nodes,
                  (long long)options.gpus_per_node, modelled_device(options.gpu).name.c_str()),
           figures_of(options, changes));
+    printf("%s\n", prediction_limits(int(options.nodes * options.gpus_per_node)).c_str());
   } catch (const std::exception& error) {
     fprintf(stderr, "error: %s\n", error.what());
     return 1;

@@ -84,8 +84,8 @@ std::string name_of(const Workload& s) {
 }
 
 void print_header() {
-  printf("%-30s %9s %9s %9s %9s %9s %9s %9s %10s %8s %8s\n", "us a token", "products", "in FP8", "attention", "passes",
-         "optimizer", "waiting", "sum", "tokens/s", "MFU", "(full)");
+  printf("%-30s %9s %9s %9s %9s %9s %9s %9s %10s %8s %8s %8s\n", "us a token", "products", "in FP8", "attention",
+         "passes", "optimizer", "waiting", "sum", "tokens/s", "MFU", "(full)", "of FP8");
 }
 
 void print_rows(const Workload& s, int B) {
@@ -102,8 +102,11 @@ void print_rows(const Workload& s, int B) {
            us(WorkClass::fp8_product), us(WorkClass::attention), us(WorkClass::pass), us(WorkClass::optimizer),
            us(WorkClass::communication) + us(WorkClass::host_copy) + split.idle / tokens * 1e6, 1e6 / tokens_per_second,
            human_count(tokens_per_second).c_str());
-    for (const bool causal : {true, false})
-      printf(" %7.1f%%", 100 * a.config.flops_per_token(s.T, causal) * tokens_per_second / device.bf16_flops);
+    const auto mfu = [&](bool causal) {
+      return 100 * a.config.flops_per_token(s.T, causal) * tokens_per_second / device.bf16_flops;
+    };
+    for (const bool causal : {true, false}) printf(" %7.1f%%", mfu(causal));
+    if (s.fp8 != "off") printf(" %7.1f%%", mfu(true) / kFp8Peak);
     printf("\n");
   }
   fflush(stdout);
@@ -184,12 +187,12 @@ int main(int argc, char** argv) try {
       "A model, not a measurement: a recorded step of one micro-batch, each piece of it as long as its FLOPs or its "
       "bytes take,\nwhichever is longer. FP8 is tensorwise; state in fp32 unless it says otherwise; as many sequences "
       "(B) as fit.\nMFU is of the data sheet's bf16, causal "
-      "(6 N + 6 L C T); full: 6 N + 12 L C T.\n\n");
+      "(6 N + 6 L C T); full: 6 N + 12 L C T; of FP8: causal, of the data sheet's FP8.\n\n");
   for (const char* gpu : {"H100", "H200"}) {
     const DeviceInfo device = modelled_device(gpu);
     const ReplayRates rates = ReplayRates::of(device), best = public_rates(device, 128, 8192);
     printf("%s: data sheet %.0f TFLOP/s (FP8 %.0f), memory %.2f TB/s; public %.0f (FP8 %.0f), %.2f TB/s\n", gpu,
-           device.bf16_flops * 1e-12, 2 * device.bf16_flops * 1e-12, device.memory_bytes_per_second * 1e-12,
+           device.bf16_flops * 1e-12, kFp8Peak * device.bf16_flops * 1e-12, device.memory_bytes_per_second * 1e-12,
            best.flops(RateClass::product_bf16) * 1e-12, best.flops(RateClass::product_fp8_tensor) * 1e-12,
            best.memory_bytes * 1e-12);
     for (const int HD : {64, 128})
@@ -212,6 +215,7 @@ int main(int argc, char** argv) try {
       print_fitting(sharded);
     }
   }
+  for (const int ranks : {1, 8}) printf("\n%s: %s\n", counted(ranks, "GPU").c_str(), prediction_limits(ranks).c_str());
   printf("\n");
   print_published();
   return 0;

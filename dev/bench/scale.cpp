@@ -83,7 +83,7 @@ void print_table(const std::string& gpu, const Model& model, bool ours) {
     printf("\n");
     fflush(stdout);
   }
-  printf("\n");
+  printf("%s\n\n", prediction_limits(8).c_str());
 }
 
 // What others measured, tokens a second and GPU.

@@ -145,11 +145,11 @@ void predict(const Arguments& a) {
     rates.ranks_per_node = int(options.gpus_per_node);
     const Replay replayed = replay(step.record, rates);
     printf("\n%s: %s tokens/s a GPU, %s\n%s\n\n", rates.name.c_str(), human_count(tokens / replayed.seconds).c_str(),
-           mfu_text(config, settings.T, tokens / replayed.seconds, device.bf16_flops).c_str(),
+           mfu_text(config, settings.T, tokens / replayed.seconds, device.bf16_flops, settings.fp8.on()).c_str(),
            rates.table(rates.used_by(step.record)).c_str());
     printf("%s", split_step(step.record, replayed.spans, sheet).table(tokens).c_str());
   }
-  printf("\nroofline: the least at the data sheet's rates\n");
+  printf("\nroofline: the least at the data sheet's rates\n%s\n", prediction_limits(world).c_str());
 }
 
 // ---------------------------------------------------------------------------------------------- a training
@@ -234,15 +234,17 @@ Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSe
   return m;
 }
 
-// `peak`: FLOP/s of a product, of the device's data sheet or measured; 0 if neither is known.
-void report_rate(const Measured& m, const ModelConfig& config, const RunSettings& s, double peak, const char* whose,
+// `peak`: FLOP/s of a product, of the data sheet for bf16 or measured; 0 if neither is known.
+void report_rate(const Measured& m, const ModelConfig& config, const RunSettings& s, double peak, bool of_data_sheet,
                  int ranks) {
   const double mean = m.mean_seconds(), tokens = double(s.step_tokens()) / ranks;
   const auto [least, most] = std::minmax_element(m.seconds.begin(), m.seconds.end());
   printf("%zu steps: %.2f ms each (%.2f to %.2f): %s tokens/s a rank, %s in all; loss %.4f\n", m.seconds.size(),
          mean * 1e3, *least * 1e3, *most * 1e3, human_count(tokens / mean).c_str(),
          human_count(tokens / mean * ranks).c_str(), m.loss);
-  if (peak > 0) printf("%s, %s\n", mfu_text(config, s.T, tokens / mean, peak).c_str(), whose);
+  if (peak > 0)
+    printf("%s, %s\n", mfu_text(config, s.T, tokens / mean, peak, of_data_sheet && s.fp8.on()).c_str(),
+           of_data_sheet ? "by the data sheet" : "the measured product");
   if (!m.state.empty()) printf("GPU, while it trains: %s\n", m.state.c_str());
 }
 
@@ -319,8 +321,7 @@ void run(const Arguments& a, const Ranks& ranks) {
   if (!is_leader) return;
   const bool known = device.info().bf16_flops > 0 && settings.dtype == DType::bf16;
   const double measured_peak = a.brief ? 0 : rates.ceilings.flops(RateClass::product_bf16);
-  report_rate(measured, model.config, settings, known ? device.info().bf16_flops : measured_peak,
-              known ? "the data sheet's for bf16" : "the measured product", ranks.size);
+  report_rate(measured, model.config, settings, known ? device.info().bf16_flops : measured_peak, known, ranks.size);
   printf("memory: %s\n", describe_taken(trainer->plan(), device.info(), device.taken_bytes()).c_str());
   if (!a.brief) report_step(measured, settings, rates.ceilings, ranks.size);
   if (!options.trace.empty()) write_trace(options.trace, measured.record, measured.record.spans);

@@ -74,6 +74,12 @@ within=$(just block.txt)
 check "within $within: $(chosen tight.txt)" [ "$(chosen tight.txt)" = "--recompute block" ]
 check "  which fits" grep -q "^it fits" tight.txt
 check "  others are said not to" grep -q " ! --recompute mlp$" tight.txt
+check "its speeds on a CPU are an H100's" grep -q "^(at the rates of an H100: those of CPU (1 thread) are not known)$" tight.txt
+"$train" "${short[@]}" --plan auto --memory-limit 20MiB --checkpoint-every 3 --out own >own.txt
+check "a training says that it has chosen its micro-batch: $(chosen own.txt)" grep -q "^ *micro-batch [124]: chosen by --plan auto$" own.txt
+size=$(sed -n 's/^ *micro-batch \([124]\): chosen by --plan auto$/\1/p' own.txt)
+"$train" --resume own --memory-limit 1GiB --steps 4 --out further >further.txt
+check "  and keeps it where there is more room" grep -q "1 rank x $((8 / size)) micro-batch\(es\)\? of $size;" further.txt
 "$train" --dry-run --nodes 1 --gpus-per-node 1 --gpu H100 --model llama3-8b --plan auto >rehearsed.txt
 check "for a GPU that is not here, too: $(chosen rehearsed.txt)" grep -q "^chosen: .*--offload-optimizer" rehearsed.txt
 check "  and its plan" grep -q "host optimizer" rehearsed.txt

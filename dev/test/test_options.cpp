@@ -171,6 +171,10 @@ TEST_CASE("the ways to write an option") {
   CHECK(parse_options({"--adam-eps", "1e-5"}).adam_eps == 1e-5);
   CHECK(parse_options({"--lr", "1"}).lr == 1.0);
   CHECK(parse_options({"--train-tokens", "2.5e9"}).train_tokens == 2500000000);
+  CHECK(parse_options({"--train-tokens", "10B"}).train_tokens == 10000000000);
+  CHECK(parse_options({"--train-tokens", "1.5t"}).train_tokens == 1500000000000);
+  CHECK(parse_options({"--train-tokens=0.3M", "--val-tokens", "16k"}).val_tokens == 16000);
+  CHECK(parse_options({"--train-tokens=0.3M"}).train_tokens == 300000);
   CHECK(parse_options({"--seed", "9007199254740993"}).seed == 9007199254740993);
   CHECK(parse_options({"--dry-run"}).dry_run);
   CHECK(parse_options({"--dry-run", "on"}).dry_run);
@@ -207,6 +211,13 @@ TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled o
       {{""}, "unexpected argument \"\""},
       {{"--=3"}, "unknown option --"},
       {{"--steps", "-5"}, "--steps -5: out of range\n  expected auto or an integer in [1, 1e15]"},
+      {{"--train-tokens", "10X"}, "--train-tokens 10X: not an integer, which may have a unit: 10k, 300M, 1.5B, 2T"},
+      {{"--train-tokens", "B"}, "--train-tokens B: not an integer"},
+      {{"--train-tokens", "1.5BT"}, "--train-tokens 1.5BT: not an integer"},
+      {{"--train-tokens", "1e3B"}, "--train-tokens 1e3B: not an integer"},
+      {{"--train-tokens", "1.0005k"}, "--train-tokens 1.0005k: not an integer"},
+      {{"--train-tokens", "2000000T"}, "--train-tokens 2000000T: out of range"},
+      {{"--lr", "3k"}, "--lr 3k: not a number"},
       {{"--lr", "abc"}, "--lr abc: not a number\n  expected auto or a number in (0, inf)"},
       {{"--lr", "1e-3x"}, "--lr 1e-3x: not a number\n  expected auto or a number in (0, inf)"},
       {{"--beta1", "1"}, "[0, 0.999999]"},

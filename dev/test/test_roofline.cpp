@@ -199,6 +199,14 @@ TEST_CASE("a step by hand") {
   says(split.table(2), "communication                      1 1000.00 ms    10.0% 500000.000 4000.00 ms");
 }
 
+TEST_CASE("the MFU of a step in FP8 has both peaks") {
+  const ModelConfig config = ModelConfig::preset("llama3-8b");
+  const double of_peak = 0.5 * 989e12 / config.flops_per_token(8192, true);  // tokens/s at which bf16's MFU is 50%
+  says(mfu_text(config, 8192, of_peak, 989e12, false), "MFU 50.0% (");
+  CHECK(mfu_text(config, 8192, of_peak, 989e12, false).ends_with(" of 989 TFLOP/s"));
+  CHECK(mfu_text(config, 8192, of_peak, 989e12, true).ends_with(" of 989 TFLOP/s in bf16, 25.0% of 1978 in FP8"));
+}
+
 TEST_CASE("each kernel, head size and recipe is charged with its own rate") {
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
   const auto used = [&](const std::string& options) {

@@ -1,6 +1,7 @@
 #include "llmc/base/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -211,15 +212,24 @@ std::string set_real(double& field, const OptionInfo& info, const std::string& t
   return "";
 }
 
-std::string set_count(int64_t& field, const OptionInfo& info, const std::string& text) {
+// Writes a unit as an exponent, which a double reads exactly: "2.7B" → "2.7e9". Units are k, M, B and T, in either
+// case.
+std::string with_exponent(const std::string& text) {
+  const size_t unit = text.size() < 2 ? std::string::npos : std::string("kmbt").find(char(std::tolower(text.back())));
+  return unit == std::string::npos ? text : text.substr(0, text.size() - 1) + "e" + std::to_string(3 * (unit + 1));
+}
+
+std::string set_count(int64_t& field, const OptionInfo& info, const std::string& given) {
+  const std::string text = with_exponent(given);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    // 1e9 is accepted as an integer too, as long as a double represents it exactly.
+    // 1e9 and 1B are accepted as integers too, as long as a double represents them exactly.
     double real = 0;
     const auto [real_end, real_error] = std::from_chars(text.data(), text.data() + text.size(), real);
     const bool number = real_error != std::errc::invalid_argument && real_end == text.data() + text.size();
-    if (!number || (real_error == std::errc() && real != std::floor(real))) return "not an integer";
+    if (!number || (real_error == std::errc() && real != std::floor(real)))
+      return "not an integer, which may have a unit: 10k, 300M, 1.5B, 2T";
     if (real_error != std::errc() || std::abs(real) > 9007199254740992.0) return "out of range";
     value = int64_t(real);
   }
@@ -492,13 +502,19 @@ std::optional<Scope> scope_of(const std::string& name) {
   return info ? std::optional(info->scope) : std::nullopt;
 }
 
+std::string group_of(const std::string& name) {
+  const OptionInfo* info = find_option(name);
+  REQUIRE(info, "there is no option --%s", name.c_str());
+  return info->group;
+}
+
 std::string options_help(const std::string& program) {
   constexpr size_t kColumn = 32, kWidth = 100;
   std::string text = "Usage: " + program +
                      " [--name value | --name=value] ...\n\n"
                      "Trains Llama, Mistral, Qwen and OLMo models. Alone it trains a tiny one on the bundled text.\n"
                      "In names _ equals -. A switch alone means on. Where the default is auto, the program chooses\n"
-                     "and says why.\n";
+                     "and says why. Counts (N) may have a decimal unit: 10k, 300M, 1.5B, 2T.\n";
   std::string group;
   for (const OptionInfo& info : table()) {
     if (group != info.group) text += "\n" + (group = info.group) + "\n";

@@ -44,12 +44,12 @@ struct Options {
 };
 
 // Parses the command line without the program's name. Options are --name value or --name=value, and `_` equals `-`; a
-// Switch alone means on. --config FILE is read first, and the command line overrides it. Throws on an unknown name
-// (with the nearest known one), a value of the wrong type or out of range, a missing value, an option given twice, two
-// lengths of the run, or --min-lr above --lr. If --help or --version occurs anywhere, nothing else is parsed.
-// `saved` are the options of a run that goes on: those of the scope `run` and after it replace the defaults, and a
-// config file and the command line override them. A config.json that a run of an older program saved holds options of
-// the scope `start`, too: they are left out.
+// Switch alone means on. A Count may have a decimal unit: "10B" is 10'000'000'000, "1.5k" 1500. --config FILE is read
+// first, and the command line overrides it. Throws on an unknown name (with the nearest known one), a value of the
+// wrong type or out of range, a missing value, an option given twice, two lengths of the run, or --min-lr above --lr.
+// If --help or --version occurs anywhere, nothing else is parsed. `saved` are the options of a run that goes on: those
+// of the scope `run` and after it replace the defaults, and a config file and the command line override them. A
+// config.json that a run of an older program saved holds options of the scope `start`, too: they are left out.
 Options parse_options(const std::vector<std::string>& arguments, const Json* saved = nullptr);
 
 // Sets the options that `config` names; its keys may use `_` or `-`. Throws as parse_options does, with the file and
@@ -61,6 +61,9 @@ Json options_json(const Options& options, Scope least = Scope::start);
 
 // Returns the scope of an option, whose name may use `_` or `-`; nothing if there is none of this name.
 std::optional<Scope> scope_of(const std::string& name);
+
+// Returns the group of an option of the table: "Data".
+std::string group_of(const std::string& name);
 
 // Returns the text of --help, in groups, with at most 100 columns.
 std::string options_help(const std::string& program);

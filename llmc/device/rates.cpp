@@ -129,7 +129,7 @@ ReplayRates ReplayRates::of(const DeviceInfo& device) {
 
 ReplayRates ReplayRates::data_sheet(const DeviceInfo& device) {
   ReplayRates rates = rates_of_bytes(device, "data sheet");
-  rates.set_all(device.bf16_flops, 2 * device.bf16_flops, "published: data sheet");
+  rates.set_all(device.bf16_flops, kFp8Peak * device.bf16_flops, "published: data sheet");
   rates.memory_bytes = device.memory_bytes_per_second;
   rates.bytes_source = "published: data sheet's memory; links are assumed to reach 80%";
   rates.memory_confirmed = false;

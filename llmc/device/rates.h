@@ -28,6 +28,8 @@ inline constexpr std::initializer_list<RateClass> kAttentionForward = {
 inline constexpr std::initializer_list<RateClass> kAttentionBackward = {
     RateClass::attention_hopper_backward, RateClass::attention_mma_backward, RateClass::attention_plain_backward};
 
+inline constexpr double kFp8Peak = 2;  // of data sheets, as a multiple of bf16's
+
 bool is_one_of(RateClass rate, std::initializer_list<RateClass> classes);
 
 // Returns the FLOPs that a rate counts. A backward of attention counts, as is usual, as 5 products of the size of

@@ -1,5 +1,7 @@
 #include "llmc/train/idle_options.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/memory/sharding.h"
@@ -52,6 +54,49 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
   for (const Condition& condition : conditions)
     if (need == condition.need) return condition.holds ? "" : condition.otherwise;
   fail("option table: an option needs \"%s\", which is no condition\n  add it to train/idle_options.cpp", need.c_str());
+}
+
+std::string unread_options(const Options& given) {
+  // The options on which only data, numbers, files, samples or the ranks' start depend, by group or by name. The test
+  // dry_run tries every option.
+  constexpr const char* kGroups[] = {"Data", "Optimizer"};
+  constexpr const char* kNames[] = {"tokenizer",
+                                    "init",
+                                    "out",
+                                    "seed",
+                                    "epochs",
+                                    "eval-choices",
+                                    "eval-format",
+                                    "val-every",
+                                    "val-tokens",
+                                    "sample-every",
+                                    "prompt",
+                                    "sample-tokens",
+                                    "temperature",
+                                    "top-p",
+                                    "export",
+                                    "nvtx",
+                                    "cuda-graphs",
+                                    "quiet",
+                                    "keep-checkpoints",
+                                    "checkpoint-on-signal",
+                                    "comm-timeout",
+                                    "rendezvous",
+                                    "fp8-grad",
+                                    "fp8-pow2-scales",
+                                    "fp8-amax",
+                                    "fp8-margin"};
+  std::string list;
+  for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
+    const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
+    if (std::count(std::begin(kGroups), std::end(kGroups), group) ||
+        std::count(std::begin(kNames), std::end(kNames), name))
+      list += (list.empty() ? "--" : ", --") + name;
+  }
+  return list.empty()
+             ? ""
+             : "a dry run of a cluster opens no data, computes no numbers and writes no run: it does not look at " +
+                   list;
 }
 
 std::vector<std::string> idle_options(const Options& given, const RunFacts& run) {

@@ -28,3 +28,6 @@ std::string unmet_need(const std::string& need, const RunFacts& run);
 
 // Returns a remark for each `given` option that changes nothing: "--fp8-skip changes nothing: --fp8 is off".
 std::vector<std::string> idle_options(const Options& given, const RunFacts& run);
+
+// Returns one remark on the `given` options at which a dry run of a cluster that is not here does not look, or "".
+std::string unread_options(const Options& given);

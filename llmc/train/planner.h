@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/device/device.h"
+#include "llmc/device/rates.h"
 #include "llmc/memory/plan.h"
 #include "llmc/model/config.h"
 #include "llmc/train/report.h"
@@ -36,17 +38,30 @@ struct DoesNotFit : Error {
   explicit DoesNotFit(const std::string& text) : Error(text, ExitCode::does_not_fit) {}
 };
 
+// A change of the options, and the bytes that a rank then needs on its device (reserve included) and in pinned memory.
+struct PlanCandidate {
+  Options options;
+  size_t device, pinned;
+  double tokens_per_second = 0;  // of one rank; 0: not predicted
+  std::string unconfirmed = {};  // unconfirmed rates that this prediction rests on
+};
+
 class Planner {
  public:
-  // Plans a training on a mesh of ranks, as seen by this rank.
+  // Plans a training on a mesh of ranks, as seen by this rank. Predicts by `rates`, or else by those of the device.
   Planner(const Options& options, const ModelConfig& config, const DeviceInfo& device, const Mesh& mesh,
-          int64_t data_tokens, const MemoryLimits& limits);
+          int64_t data_tokens, const MemoryLimits& limits, const std::optional<ReplayRates>& rates = {});
 
   // Returns the options with the choices of --plan auto: the fastest that fit. Prints what it compared. Throws
   // DoesNotFit if nothing fits.
   Options choose(Console& console) const;
   // The first rank chooses, and all ranks return its choice.
   Options choose(Communicator& communicator, Device& device, Console& console) const;
+  // Returns the fastest of the same ways that fits, and prints nothing; if none fits, the one that is nearest to it.
+  PlanCandidate fastest() const;
+  // Returns the larger of the parts of both limits that this way takes. Above 1 it does not fit.
+  double part_of_limits(const PlanCandidate& way) const;
+  bool fits(const PlanCandidate& way) const;
   bool fits(const MemoryPlan& plan) const;
   bool fits(const RunSettings& settings) const;
   // "it fits: ..." or "it does not fit: ...", with the sizes.
@@ -55,19 +70,13 @@ class Planner {
   void require_fits(const MemoryPlan& plan) const;
 
  private:
-  // A change of the options, and the bytes that a rank then needs on its device (reserve included) and in pinned
-  // memory.
-  struct PlanCandidate {
-    Options options;
-    size_t device, pinned;
-    double tokens_per_second = 0;  // of one rank; 0: not predicted
-    std::string unconfirmed = {};  // unconfirmed rates that this prediction rests on
-  };
+  RunSettings settings_of(const Options& options) const;
   PlanCandidate needs(const Options& options) const;
   static PlanCandidate needs(const Options& options, const MemoryPlan& plan);
   void predict(PlanCandidate& way) const;
-  bool fits(const PlanCandidate& way) const;
   size_t on_host(const PlanCandidate& way) const;  // bytes of the whole node
+  std::vector<int> micro_batches() const;
+  PlanCandidate largest_that_fits(Options options) const;
   std::vector<PlanCandidate> weigh_all() const;
   std::vector<PlanCandidate> savings() const;
   std::string words(const Options& options) const;
@@ -78,4 +87,5 @@ class Planner {
   const Mesh mesh_;
   const int64_t data_tokens_;
   const MemoryLimits limits_;
+  const std::optional<ReplayRates> rates_;
 };

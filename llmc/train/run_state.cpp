@@ -10,6 +10,7 @@ Json run_state(int64_t step, int ranks, const Options& options, const RunSetting
   saved.set("seq_len", settings.T).set("global_batch", settings.G);
   saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
   saved.set("lr", settings.lr).set("warmup_steps", settings.warmup_steps);  // an automatic --min-lr follows from --lr
+  if (options.plan == "auto") saved.set("micro_batch", settings.B);         // a choice that changes the bits stays
   saved.set("val_every", settings.val_every).set("head_chunk", settings.head_chunk);
   return Json::object()
       .set("version", kStateVersion)

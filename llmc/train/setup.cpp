@@ -88,6 +88,8 @@ void Setup::choose_settings() {
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
+  if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
+    settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
 }
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/memory/sharding.h"
 #include "llmc/train/description.h"
 #include "llmc/train/idle_options.h"
+#include "llmc/train/mesh_search.h"
 #include "llmc/train/model_source.h"
 #include "llmc/train/planner.h"
 #include "llmc/train/roofline.h"
@@ -92,63 +94,174 @@ std::string waits_of(const Replay& step) {
   return text;
 }
 
-}  // namespace
+// What published runs on several GPUs reached of such predictions, most of them (dev/docs/predictions.md).
+constexpr double kLittleReached = 0.50, kMuchReached = 0.65;
 
-bool simulate(const Options& asked, Console& console) {
-  const DeviceInfo device = modelled_device(asked.gpu);
-  const int world = int(asked.nodes * asked.gpus_per_node);
-  const Mesh mesh = Mesh::create(world, 0, int(asked.tensor_parallel_degree), int(asked.context_parallel_degree),
-                                 int(asked.hybrid_shard_degree));
-  const ModelConfig config = open_model(asked).config;
-  const int ranks = int(asked.gpus_per_node);
-  const Planner planner(asked, config, device, mesh, 0, MemoryLimits::elsewhere(asked, device, ranks));
-  const Options options = asked.plan == "auto" ? planner.choose(console) : asked;
-  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
-  const TrainerSettings asked_of_rank = trainer_settings(options, settings);
-  const MemoryPlan plan = plan_memory(config, asked_of_rank, mesh, device);
-  ReplayRates rates = ReplayRates::of(device);
-  rates.ranks_per_node = ranks;
-  Replay replayed;
-  std::vector<Rate> used;
-  if (options.trace.empty()) {
-    replayed = replay_step(config, asked_of_rank, mesh, device, settings.micro_steps, [&](const Record& record) {
-      used = rates.used_by(record);
-      return replay(record, rates);
-    });
-  } else {
-    const Record record = record_step(config, asked_of_rank, mesh, device, settings.micro_steps).record;
-    used = rates.used_by(record);
-    replayed = replay(record, rates);
-    write_trace(options.trace, record, replayed.spans);
+// Returns the command that trains with these options on such nodes.
+std::string train_command(Options options) {
+  const int64_t nodes = options.nodes, gpus = options.gpus_per_node;
+  std::string command = "scripts/run";
+  if (nodes == 1) command += format(" -n %lld", (long long)gpus);
+  for (int64_t node = 1; nodes > 1 && nodes <= 4 && node <= nodes; ++node)
+    command += format("%snode%lld:%lld", node == 1 ? " --hosts " : ",", (long long)node, (long long)gpus);
+  if (nodes > 4)
+    command =
+        format("sbatch --nodes %lld --gpus-per-node %lld scripts/train.sbatch", (long long)nodes, (long long)gpus);
+  const Options defaults;
+  options.dry_run = false, options.nodes = defaults.nodes, options.gpus_per_node = defaults.gpus_per_node;
+  options.gpu = defaults.gpu, options.plan = defaults.plan, options.trace = defaults.trace;
+  for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
+    const size_t space = option.find(' ');
+    command += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
   }
+  return command;
+}
 
+// A step of a cluster that is not here.
+struct Modelled {
+  const Options& asked;
+  const Options& options;  // with the choices of --plan
+  const DeviceInfo& device;
+  const ModelConfig& config;
+  const Mesh& mesh;
+  const RunSettings& settings;
+  const ReplayRates& rates;
+  Replay replayed = {};
+  std::vector<Rate> used = {};  // of the rates
+
+  double tokens_per_second() const {  // of a GPU
+    return double(settings.step_tokens()) / replayed.seconds / mesh.world_size;
+  }
+};
+
+// Returns how long the run takes, if its length was asked for: "2000 steps, 8.39B tokens: 3d04h, …"; else "".
+std::string length_of(const Modelled& m) {
+  if (is_auto(m.asked.steps) && is_auto(m.asked.train_tokens)) return "";
+  const int world = m.mesh.world_size;
+  const double tokens = double(m.settings.steps) * double(m.settings.step_tokens()),
+               seconds = tokens / world / m.tokens_per_second();
+  const auto duration = [&](double part) {
+    const double days = seconds / part / 86400;
+    return days < 1 ? human_duration(seconds / part) : format(days < 100 ? "%.1f days" : "%.0f days", days);
+  };
+  std::string text =
+      format("%s, %s tokens: %s by this prediction, %s GPU-hours", counted(m.settings.steps, "step").c_str(),
+             human_count(tokens).c_str(), duration(1).c_str(), human_count(seconds / 3600 * world).c_str());
+  if (world > 1)
+    text += format("\n%s to %s at %.0f%% to %.0f%% of the predicted speed", duration(kMuchReached).c_str(),
+                   duration(kLittleReached).c_str(), 100 * kMuchReached, 100 * kLittleReached);
+  return text;
+}
+
+void replay_modelled(Modelled& m) {
+  const TrainerSettings settings = trainer_settings(m.options, m.settings);
+  const auto replayed = [&](const Record& record) {
+    m.used = m.rates.used_by(record);
+    return replay(record, m.rates);
+  };
+  if (m.options.trace.empty()) {
+    m.replayed = replay_step(m.config, settings, m.mesh, m.device, m.settings.micro_steps, replayed);
+  } else {
+    const Record record = record_step(m.config, settings, m.mesh, m.device, m.settings.micro_steps).record;
+    m.replayed = replayed(record);
+    write_trace(m.options.trace, record, m.replayed.spans);
+  }
+}
+
+// What a rank is, holds and sends.
+void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planner, Console& console) {
+  const Options& options = m.options;
   console.heading(format("%lld node%s of %lld %s: a model of one step", (long long)options.nodes,
-                         options.nodes == 1 ? "" : "s", (long long)options.gpus_per_node, device.name.c_str()));
+                         options.nodes == 1 ? "" : "s", (long long)options.gpus_per_node, m.device.name.c_str()));
   console.item("model",
-               format("%s: %s parameters", config.name.c_str(), human_count(double(config.parameters())).c_str()));
-  console.item("ranks", describe_mesh(mesh, options, config));
-  console.item("step", format("%s, %s", describe_step(settings, mesh).c_str(), dtype_name(settings.dtype)));
-  console.item("activations", describe_activations(settings.activations, config, settings.fp8, mesh.tensor_degree));
+               format("%s: %s parameters", m.config.name.c_str(), human_count(double(m.config.parameters())).c_str()));
+  console.item("ranks", describe_mesh(m.mesh, options, m.config));
+  console.item("step", format("%s, %s", describe_step(m.settings, m.mesh).c_str(), dtype_name(m.settings.dtype)));
+  console.item("activations",
+               describe_activations(m.settings.activations, m.config, m.settings.fp8, m.mesh.tensor_degree));
   console.item("memory", plan.table());
   console.item("", planner.verdict(plan));
-  if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && mesh.state_shards() > 1)
-    console.item("", format("--zero-stage 3 shards weights, gradients and moments over %d ranks", mesh.state_shards()));
-  if (!planner.fits(plan) && options.plan != "auto")
-    console.item("", "--plan auto chooses of recompute, offload and micro-batch the fastest that fits");
-  console.item("sent", traffic_of(replayed));
-  for (const std::string& remark : idle_options(asked, {options, settings, config, device, mesh}))
+  if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && m.mesh.state_shards() > 1)
+    console.item("",
+                 format("--zero-stage 3 shards weights, gradients and moments over %d ranks", m.mesh.state_shards()));
+  if (!planner.fits(plan) && options.plan == "as-asked")
+    console.item(
+        "",
+        "--plan auto chooses of recompute, offload and micro-batch the fastest that fits, --plan mesh also the "
+        "mesh");
+  console.item("sent", traffic_of(m.replayed));
+  for (const std::string& remark : idle_options(m.asked, {options, m.settings, m.config, m.device, m.mesh}))
     console.item("", remark);
-  console.item("rates", rates.table(used));
-  const double tokens_per_second = double(settings.step_tokens()) / replayed.seconds / world;
+  if (const std::string unread = unread_options(m.asked); !unread.empty()) console.item("", unread);
+}
+
+void print_prediction(const Modelled& m, Console& console) {
+  const Replay& step = m.replayed;
+  const double tokens_per_second = m.tokens_per_second();
+  console.item("rates", m.rates.table(m.used));
   console.item("predicted",
                format("%s tokens/s a GPU: %s a step, of which %s compute and %s waiting for communication and copies",
-                      human_count(tokens_per_second).c_str(), time_text(replayed.seconds, replayed).c_str(),
-                      time_text(replayed.compute, replayed).c_str(), time_text(replayed.exposed, replayed).c_str()));
-  if (const std::string unconfirmed = rates.unconfirmed(used); !unconfirmed.empty())
+                      human_count(tokens_per_second).c_str(), time_text(step.seconds, step).c_str(),
+                      time_text(step.compute, step).c_str(), time_text(step.exposed, step).c_str()));
+  if (const std::string unconfirmed = m.rates.unconfirmed(m.used); !unconfirmed.empty())
     console.item("", "(" + unconfirmed + ")");
-  console.item("", mfu_text(config, settings.T, tokens_per_second, device.bf16_flops) + ", the data sheet's for bf16");
-  if (const std::string waits = waits_of(replayed); !waits.empty()) console.item("", "it waits " + waits);
+  console.item("", mfu_text(m.config, m.settings.T, tokens_per_second, m.device.bf16_flops, m.settings.fp8.on()) +
+                       ", by the data sheet");
+  if (const std::string waits = waits_of(step); !waits.empty()) console.item("", "it waits " + waits);
+  if (m.asked.plan == "as-asked") console.item("", prediction_limits(m.mesh.world_size));  // else it stands above
+  if (m.mesh.world_size > 1)
+    console.item("", format("%.0f%% to %.0f%% of the prediction would be %s to %s tokens/s a GPU", 100 * kLittleReached,
+                            100 * kMuchReached, human_count(kLittleReached * tokens_per_second).c_str(),
+                            human_count(kMuchReached * tokens_per_second).c_str()));
+  if (const std::string length = length_of(m); !length.empty()) console.item("length", length);
+}
+
+}  // namespace
+
+std::string prediction_limits(int ranks) {
+  const std::string always =
+      "loading of data, validation, samples, checkpoints, and clocks other than those of an H200 that trains at 700 W";
+  if (ranks == 1)
+    return "not modelled: " + always +
+           "\none H200, whose steps gave the rates, was within 2% of such predictions in bf16, and 3% to 5% slower in "
+           "FP8";
+  return "not modelled: ranks that are late, what NCCL takes of multiprocessors and memory, short messages, other "
+         "traffic "
+         "in the network; " +
+         always +
+         format(
+             "\npublished runs on several GPUs reached 38%% to 94%% of such predictions, most of them %.0f%% to %.0f%% "
+             "(dev/docs/predictions.md)",
+             100 * kLittleReached, 100 * kMuchReached);
+}
+
+bool simulate(const Options& asked, Console& console) {
+  REQUIRE(!asked.eval_only && !asked.sample_only,
+          "--dry-run --nodes models a step of a training\n  leave out --%s, or --nodes",
+          asked.eval_only ? "eval-only" : "sample-only");
+  const DeviceInfo device = modelled_device(asked.gpu);
+  const int ranks = int(asked.gpus_per_node), world = int(asked.nodes) * ranks;
+  const ModelConfig config = open_model(asked).config;
+  const MemoryLimits limits = MemoryLimits::elsewhere(asked, device, ranks);
+  ReplayRates rates = ReplayRates::of(device);
+  rates.ranks_per_node = ranks;
+  const auto mesh_of = [&](const Options& o) {
+    return Mesh::create(world, 0, int(o.tensor_parallel_degree), int(o.context_parallel_degree),
+                        int(o.hybrid_shard_degree));
+  };
+  Options options = asked;
+  if (asked.plan == "mesh") options = MeshSearch(asked, config, device, world, limits, rates).choose(console);
+  if (asked.plan == "auto") options = Planner(asked, config, device, mesh_of(asked), 0, limits).choose(console);
+  const Mesh mesh = mesh_of(options);
+  const Planner planner(options, config, device, mesh, 0, limits);
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  const MemoryPlan plan = plan_memory(config, trainer_settings(options, settings), mesh, device);
+  Modelled modelled{asked, options, device, config, mesh, settings, rates};
+  replay_modelled(modelled);
+  print_rank(modelled, plan, planner, console);
+  print_prediction(modelled, console);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
+  if (asked.plan == "mesh") console.item("command", train_command(options));
   if (!planner.fits(plan)) console.warning("it does not fit (see memory above): such a step cannot run");
   return planner.fits(plan);
 }

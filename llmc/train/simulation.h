@@ -27,6 +27,10 @@ Replay replay_step(const ModelConfig& config, const TrainerSettings& settings, c
 MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                        const DeviceInfo& device);
 
-// --dry-run --nodes: prints the memory of a rank, the bytes that it sends in a step, and the replayed step. --trace
-// also writes the step to a file. Returns whether the run fits.
+// Says what a predicted speed leaves out, and what runs on so many ranks reached of such predictions; several lines.
+std::string prediction_limits(int ranks);
+
+// --dry-run --nodes: prints the memory of a rank, the bytes that it sends in a step, and the replayed step; with --plan
+// mesh before it the fastest meshes, and after it the command that trains on the first of them. --trace also writes the
+// step to a file. Returns whether the run fits.
 bool simulate(const Options& options, Console& console);
