@@ -283,12 +283,14 @@ TEST_CASE("files: what is not supported is refused by name and place") {
     const char* part = "";
   };
   for (const Case& c : std::vector<Case>{
-           {"normalizer", R"({"type":"NFC"})",
-            "small.json: \"normalizer\" has the type \"NFC\", which is not supported\n  supported here: Sequence, "
-            "Prepend, Replace"},
+           {"normalizer", R"({"type":"Precompiled","precompiled_charsmap":"AA=="})",
+            "small.json: \"normalizer\" has the type \"Precompiled\", which is not supported\n  supported here: "
+            "Sequence, "
+            "Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase"},
            {"normalizer",
-            R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"Lowercase"}]})",
-            "\"normalizer.normalizers[1]\" has the type \"Lowercase\""},
+            R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"StripAccents"}]})",
+            "\"normalizer.normalizers[1]\" has the type \"StripAccents\""},
+           {"normalizer", R"({"type":"NFC","form":"D"})", "\"normalizer.form\" is not supported"},
            {"normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"x"})", "empty string"},
            {"pre_tokenizer", sequence(R"({"type":"Punctuation"})"),
             "\"pre_tokenizer.pretokenizers[0]\" has the type \"Punctuation\""},
@@ -309,8 +311,6 @@ TEST_CASE("files: what is not supported is refused by name and place") {
            {"post_processor", around + R"(,{"Sequence":{"id":"A"}}],"special_tokens":{"<s>":{"ids":[77]}}})",
             "puts the id 77 around a text"},
            {"decoder", R"({"type":"WordPiece"})", "\"decoder\" has the type \"WordPiece\""},
-           {"truncation", R"({"max_length":5})", "\"truncation\" is an object"},
-           {"padding", R"({"strategy":"BatchLongest"})", "\"padding\""},
            {"version", "\"2.0\"", "expected \"1.0\""},
            {"spelling", "true", "\"spelling\" is not supported"},
            {"type", "\"Unigram\"", "\"model\" has the type \"Unigram\"", "model"},
@@ -331,6 +331,16 @@ TEST_CASE("files: what is not supported is refused by name and place") {
     says(refusal(c.part, c.key, c.value), c.error);
   }
   CHECK(refusal("model", "dropout", "0.0").empty());
+}
+
+TEST_CASE("files: truncation and padding are left out: a text keeps all its tokens and gets no others") {
+  Json json = small_file();
+  json.set("truncation",
+           Json::parse(R"({"direction":"Right","max_length":2,"strategy":"LongestFirst","stride":0})", ""));
+  json.set("padding", Json::parse(R"({"strategy":{"Fixed":8},"direction":"Left","pad_to_multiple_of":null,"pad_id":0,
+                                      "pad_type_id":0,"pad_token":"a"})",
+                                  ""));
+  CHECK(Tokenizer(json).encode("abaabb", false) == Ids{3, 4, 1});
 }
 
 TEST_CASE("files: what a file makes of a text is limited") {

@@ -58,6 +58,7 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
   if (!json || json->is_null()) return;
   PatternScratch scratch;
   int32_t next_id = model.count();
+  bool newline = false, plain = true;
   for (const Json& element : json->elements()) {
     AddedToken token = read(element);
     if (token.content.empty()) continue;  // as the `tokenizers` library does
@@ -75,9 +76,12 @@ AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normal
     const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
     by_content_[kept->content] = kept;
     all_special_ = all_special_ && kept->special;
+    newline = newline || kept->text.find('\n') != std::string::npos;
+    plain = plain && (kept->special || !(kept->single_word || kept->lstrip || kept->rstrip));
     (kept->normalized ? normalized_ : as_given_).add(kept);
     end_ = std::max(end_, kept->id + 1);
   }
+  keep_newlines_ = all_special_ || (plain && !newline);
 }
 
 const AddedToken* AddedTokens::find(int64_t id) const {

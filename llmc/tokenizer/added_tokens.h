@@ -55,6 +55,9 @@ class AddedTokens {
   }
   bool any_normalized() const { return !normalized_.tokens.empty(); }
   bool all_special() const { return all_special_; }
+  // True if a text may be cut next to a newline where special tokens are plain text: none of the other tokens has a
+  // newline, nor does what is around one of them matter.
+  bool keep_newlines() const { return keep_newlines_; }
 
   const AddedToken* find(int64_t id) const;
   const AddedToken* find(const std::string& content) const;
@@ -78,5 +81,5 @@ class AddedTokens {
   Finder as_given_, normalized_;
   Pattern word_character_;
   int32_t end_ = 0;
-  bool all_special_ = true;
+  bool all_special_ = true, keep_newlines_ = true;
 };

@@ -30,6 +30,7 @@ class PatternScratch {
   void more_text(size_t bytes);
   // Counts bytes by which the text grows. Throws with `name` if they are too many.
   void grow(size_t bytes, const std::string& name);
+  void shrink(size_t bytes);  // counts bytes by which it shrinks
 
  private:
   friend class Pattern;
