@@ -1,8 +1,8 @@
 // A pattern of a tokenizer.json, {"Regex": "…"} or {"String": "…"}, that finds its matches in a text.
 //
 // The files' expressions are written for Oniguruma's Ruby dialect, because the `tokenizers` library uses Oniguruma.
-// PCRE2 runs them here. Constructs with the same meaning in both pass unchanged, and \s, \d, \v and the dot are
-// rewritten. Other constructs are rejected by name (anchors, \w, \b, \h, classes inside classes, scripts, case folding
+// PCRE2 runs them here. Constructs with the same meaning in both pass unchanged, and \s, \d, \v, $ and the dot are
+// rewritten. Other constructs are rejected by name (^, \w, \b, \h, classes inside classes, scripts, case folding
 // beyond ASCII words), so that nothing matches slightly differently. The only remaining differences are those between
 // two versions of Unicode.
 #pragma once
