@@ -20,6 +20,7 @@
 #include "llmc/base/utf8.h"
 #include "llmc/device/thread_pool.h"
 #include "llmc/tokenizer/pattern.h"
+#include "llmc/tokenizer/unicode_form.h"
 
 namespace fs = std::filesystem;
 
@@ -205,8 +206,9 @@ std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec
     }
   };
   const std::string rules =
-      format("text shards 1, Unicode %s, token %d before each document, %lld tokens a shard",
-             pattern_unicode_version().c_str(), codec.document_token().value_or(-1), (long long)tokens_per_shard);
+      format("text shards 1, Unicode %s and %s, token %d before each document, %lld tokens a shard",
+             pattern_unicode_version().c_str(), unicode_form_version().c_str(), codec.document_token().value_or(-1),
+             (long long)tokens_per_shard);
   sum.add(rules.data(), rules.size());
   add(MappedFile(codec.file()), nullptr);
   for (const std::string& path : paths) add(MappedFile(path), &done);
@@ -254,7 +256,7 @@ class Parts {
 // Works in rounds: the threads encode a few parts each, which are then written in order.
 class TextCutter {
  public:
-  TextCutter(const TextCodec& codec, int threads) : begin_(codec.document_token()), pool_(threads) {
+  TextCutter(const TextCodec& codec, int threads) : codec_(codec), begin_(codec.document_token()), pool_(threads) {
     for (int i = 0; i < threads; ++i) encoders_.emplace_back(codec.tokenizer(), true);
   }
 
@@ -284,11 +286,13 @@ class TextCutter {
     try {
       if (part.begins && begin_) part.ids.push_back(*begin_);
       encoder.encode(part.text, false, part.ids);
+      codec_.require_in_model(part.ids);
     } catch (const std::exception& error) {
       part.error = error.what();
     }
   }
 
+  const TextCodec& codec_;
   std::optional<int32_t> begin_;  // begins each document
   ThreadPool pool_;
   std::vector<TextEncoder> encoders_;  // one per thread: each remembers the words it has seen
