@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -28,7 +29,7 @@ import files
 import models
 import texts
 import tokenizers
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 HERE = pathlib.Path(__file__).parent
 SHAKESPEARE = HERE.parents[1] / "data" / "tinyshakespeare.txt"
@@ -270,6 +271,32 @@ class Comparison:
         self.check(what, documents, ours.decode(verb, documents, skip), expected)
 
 
+# ---- normalizers -----------------------------------------------------------------------------------------------------
+
+
+def compare_forms(comparison):
+    """Each code point in each form, and sequences of them. Of characters after Unicode 3.2 the two programs may know
+    different ones: these are counted where they stand alone, and left out of the sequences."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = {"version": "1.0", "added_tokens": [], "pre_tokenizer": files.byte_level(use_regex=False), "decoder": files.byte_level(),
+             "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate(alphabet)}, "merges": []}}
+    known = [c for c in range(0x110000) if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs")]
+    old, r = set(known), random.Random(8)
+    changed_ = [c for c in known if unicodedata.normalize("NFKD", chr(c)) != chr(c) or unicodedata.combining(chr(c))]
+    sequences = ["".join(chr(r.choice(r.choice([known, changed_]))) for _ in range(r.randrange(2, 10))) for _ in range(40_000)]
+    alone = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    for name in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase"]:
+        ours, library = Ours(comparison.program, comparison.scratch, plain | {"normalizer": {"type": name}}), getattr(normalizers, name)()
+        ids = ours.encode([text.encode() for text in alone + sequences], False)
+        made, expected = ours.decode("decode", ids, False), [library.normalize_str(text) for text in alone + sequences]
+        newer = [i for i, c in enumerate(alone) if ord(c) not in old and made[i] != expected[i]]
+        for i in newer:
+            made[i] = expected[i]
+        failed = comparison.failed
+        comparison.check(name, alone + sequences, made, expected)
+        print(f"{'ok  ' if comparison.failed == failed else 'FAIL'} {name}: {len(newer)} newer characters differ (no failure)", flush=True)
+
+
 # ---- public models ---------------------------------------------------------------------------------------------------
 
 
@@ -363,6 +390,7 @@ def main():
         for name, file in variants(lines):
             files_by_name[name] = file
             comparison.variant(name, file, more if name in ["llama3", "gpt2", "llama2"] else sets)
+        compare_forms(comparison)
         compare_models(comparison, lines)
         for name in ["llama3", "gpt2", "cl100k's pattern", "o200k's pattern", "qwen2's pattern", "folding a class",
                      "digits one by one, gpt2", "digits together, gpt2", "digits one by one, llama3"]:
