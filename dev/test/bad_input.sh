@@ -99,7 +99,7 @@ weights without a config.json|there is no config.json beside it|--model lonely.s
 weights that are not the folder's|other.safetensors is none of the weights of named|--model named/other.safetensors
 a run that has no weights|neither an export nor a checkpoint|--model begun
 shards with more tokens than the model|"vocab_size": 300}|--train-data own/*.bin
-held-out shards with more tokens than the weights|own have a vocabulary of 300 tokens, as 299, the model|--model good/export --val-data own/*.bin
+held-out shards with more tokens than the weights|own have a vocabulary of 300 tokens and use token 299: the model good/export has 256|--model good/export --val-data own/*.bin
 a vocabulary for weights|--vocab-size 300: the weights of good/export have 256 tokens|--model good --vocab-size 300
 no such model|did you mean llama3-8b|--model llama3-8
 a tokenizer of another vocabulary|tokens, the model tiny 256|--tokenizer other_vocabulary

@@ -89,7 +89,7 @@ void require_vocabulary(const Options& options, const ModelSource& source) {
       const std::optional<int32_t> beyond = token_beyond(pattern, source.config.V);
       if (!beyond) continue;
       const std::string found =
-          format("the shards in %s have a vocabulary of %lld tokens, as %d, the model %s one of %d",
+          format("the shards in %s have a vocabulary of %lld tokens and use token %d: the model %s has %d tokens",
                  folder.path.c_str(), (long long)vocabulary, *beyond, source.config.name.c_str(), source.config.V);
       REQUIRE(!source.weights, "%s\n  name shards that were made with its tokenizer: dev/data/prepare --tokenizer",
               found.c_str());
