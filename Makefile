@@ -45,7 +45,8 @@
 ## WERROR=1 warnings end the build; SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb,
 ## beside the other, for test, too (for a GPU: kernels that wait in vain end with block, barrier and phase);
 ## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
-## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME MINJA_HOME DOCTEST_HOME say where things are.
+## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME UTF8PROC_HOME MINJA_HOME DOCTEST_HOME
+## say where things are.
 
 SHELL := bash
 comma := ,
@@ -81,7 +82,7 @@ PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
-  MINJA_HOME='$(MINJA_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
+  UTF8PROC_HOME='$(UTF8PROC_HOME)' MINJA_HOME='$(MINJA_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
 
 help:
 	@sed -n 's/^## \{0,1\}//p' Makefile

@@ -11,7 +11,8 @@
 # with, so bring build/gpu_check along where each call gets a fresh machine.
 # Without a GPU this is a rehearsal: the same checks at small sizes on the software GPU (dev/docs/gpu.md) if nvcc is here,
 # else what a CPU can run of them in the CPU's build. CUDA_VISIBLE_DEVICES= in front rehearses where a GPU is.
-# JSON_HOME, PCRE2_HOME and their like go through to make: a machine without a network needs them brought along.
+# JSON_HOME, PCRE2_HOME, UTF8PROC_HOME and their like go through to make: a machine without a network needs them brought
+# along.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v python3 >/dev/null || { echo "scripts/gpu_check.sh: install python3 (3.9 or later)" >&2 && exit 1; }

@@ -22,7 +22,8 @@ shard("good.bin")
 shard("truncated.bin", bytes(4000), tokens=5000)
 shard("magic.bin", magic=20240599)
 shard("token.bin", bytes(1998) + b"\x2c\x01")  # the last token is 300
-shard("own/train_000000.bin")
+shard("own/train_000000.bin", b"\x2b\x01" + bytes(1998))  # the first token is 299
+shard("unused/train_000000.bin")
 shard("swapped/good.bin")
 shard("silent/good.bin")
 shard("silent/good.mask", bytes(1000), magic=20241121)  # no token is learnt
@@ -42,6 +43,7 @@ of_good heads 'sed -i "s/\"num_key_value_heads\": 2/\"num_key_value_heads\": 3/"
 of_good dropout 'sed -i "s/\"attention_bias\": false/\"attention_dropout\": 0.1, &/" config.json'
 of_good window 'sed -i "s/\"attention_bias\": false/\"sliding_window\": 64, &/" config.json'
 of_good named 'cp model.safetensors other.safetensors'
+of_good precompiled 'sed -i "s/\"normalizer\": *null/\"normalizer\": {\"type\": \"Precompiled\"}/" tokenizer.json && grep -q Precompiled tokenizer.json'
 of_good torn_config 'echo "{\"bos_token\": \"<s>\",}" >tokenizer_config.json'
 of_good nan : && python3 - nan/model.safetensors <<'END'
 import json, struct, sys
@@ -74,6 +76,7 @@ printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
 cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
 # Shards of a vocabulary of their own, as dev/data/prepare leaves them, and of a tokenizer with two ids swapped.
 printf '{"format": "train_llama shards 1", "tokenizer": {"file": null, "vocabulary": 300}}' >own/manifest.json
+sed 's/null/"tokenizer.json"/' own/manifest.json >unused/manifest.json
 sed 's/"a": 97\b/"a": 98/; t; s/"b": 98\b/"b": 97/' good/export/tokenizer.json >swapped/tokenizer.json
 check "a folder that is called as a preset is not the model" trains --dry-run
 
@@ -96,10 +99,15 @@ weights without a config.json|there is no config.json beside it|--model lonely.s
 weights that are not the folder's|other.safetensors is none of the weights of named|--model named/other.safetensors
 a run that has no weights|neither an export nor a checkpoint|--model begun
 shards with more tokens than the model|"vocab_size": 300}|--train-data own/*.bin
-held-out shards with more tokens than the weights|own have a vocabulary of 300 tokens|--model good/export --val-data own/*.bin
+held-out shards with more tokens than the weights|own have a vocabulary of 300 tokens and use token 299: the model good/export has 256|--model good/export --val-data own/*.bin
 a vocabulary for weights|--vocab-size 300: the weights of good/export have 256 tokens|--model good --vocab-size 300
 no such model|did you mean llama3-8b|--model llama3-8
 a tokenizer of another vocabulary|tokens, the model tiny 256|--tokenizer other_vocabulary
+a prompt with a token that the model lacks|other_vocabulary/tokenizer.json has 1514 tokens, the model good/export 256|--tokenizer other_vocabulary --model good/export --sample-only --prompt x
+a tokenizer that is not supported, found, and a prompt|"normalizer" has the type "Precompiled"|--model precompiled --sample-only --prompt x
+a tokenizer that is not supported, found, and questions|"normalizer" has the type "Precompiled"|--model precompiled --eval-choices questions.jsonl
+a tokenizer that is not supported, found, and a text|"normalizer" has the type "Precompiled"|--model precompiled --train-data text.txt
+a tokenizer that is not supported, asked for|"normalizer" has the type "Precompiled"|--tokenizer precompiled --train-data good.bin
 a tokenizer that is none|tiny/tokenizer.json|--tokenizer tiny
 shards of another tokenizer|token 97 is "b" there and "a" here|--model good/export --train-data swapped/*.bin
 training data without anything to learn|training tokens have no token to learn: their masks are 0|--train-data silent/good.bin --seq-len 16
@@ -199,6 +207,10 @@ grep -o '{"hidden_size.*}' refused >advised.json
 check "  the model that is advised for them is one" trains --dry-run "${own[@]}" --model advised.json
 check "  --vocab-size makes a preset one" trains "${short[@]}" --layers 1 "${own[@]}" --vocab-size 300 --out own_run
 check "  which its export says" grep -q '"vocab_size": 300' own_run/export/config.json
+check "shards whose vocabulary is larger train if they use no such token" trains "${small[@]}" --train-data 'unused/*.bin' --out unused_run
+check "  also weights" trains "${short[@]}" --model good/export "${own[@]:2}" --train-data 'unused/*.bin' --out unused_weights
+check "  and a tokenizer with more tokens is no hindrance" trains "${small[@]}" --train-data good.bin --tokenizer other_vocabulary --out other_run
+check "  the banner says so" said "1514 tokens, of which the model has 256"
 check "--vocab-size drops tokens that are no longer there" trains --dry-run --model llama3.2-1b --vocab-size 500 "${small[@]}"
 check "  as the banner says" said "vocabulary 500"
 

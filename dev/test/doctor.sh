@@ -10,7 +10,8 @@ source "$(dirname "$0")/lib.bash"
 mkdir -p "$scratch/scripts" "$scratch/bin"
 cp "$root/scripts/doctor" "$scratch/scripts/"
 cd "$scratch"
-unset DEVICE ARCH CXX SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME MINJA_HOME CONDA_PREFIX
+unset DEVICE ARCH CXX SANITIZE CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME PCRE2_HOME UTF8PROC_HOME MINJA_HOME \
+  CONDA_PREFIX
 PATH=$scratch/bin:$PATH
 
 play() { # NAME BODY: a program of that name in front of PATH
@@ -54,6 +55,8 @@ cpu 1 BOOST_HOME=/nowhere configure -- "Cannot build without Boost.Context" "apt
 cpu 1 JSON_HOME=/nowhere configure -- "Cannot build without nlohmann-json"
 cpu 1 PCRE2_HOME=/nowhere configure -- "Cannot build without PCRE2" "not under PCRE2_HOME=/nowhere" \
   "apt-get install libpcre2-dev   or: conda install -c conda-forge pcre2"
+cpu 1 UTF8PROC_HOME=/nowhere configure -- "Cannot build without utf8proc" "not under UTF8PROC_HOME=/nowhere" \
+  "apt-get install libutf8proc-dev   or: conda install -c conda-forge libutf8proc"
 cpu 0 MINJA_HOME=/nowhere configure -- "✗ minja          no --chat" "not under MINJA_HOME=/nowhere" "scripts/get_minja" "! mk LLMC_MINJA"
 mkdir -p build/minja/include/minja && touch build/minja/include/minja/minja.hpp
 cpu 0 configure -- "✓ minja          its header (build/minja/include/minja/minja.hpp)" "mk ^MINJA := -DLLMC_MINJA=1 -isystem build/minja/include$"
@@ -166,8 +169,8 @@ play id 'echo 0'
 cpu 0 BOOST_HOME=/nowhere MPI_HOME=/nowhere install test
 check "root on Debian gets what is missing" grep -q 'install .*libboost-context-dev.* libopenmpi-dev openmpi-bin' installed
 check "without a question" grep -q ' -y ' installed
-cpu 0 PCRE2_HOME=/nowhere install build
-check "a build's library, too" grep -q 'install .*libpcre2-dev' installed
+cpu 0 PCRE2_HOME=/nowhere UTF8PROC_HOME=/nowhere install build
+check "a build's libraries, too" grep -q 'install .*libpcre2-dev libutf8proc-dev' installed
 rm installed
 play id 'echo 1000'
 cpu 1 BOOST_HOME=/nowhere install build -- "apt-get install libboost-context-dev" "stopped: Boost.Context must be installed first"

@@ -16,7 +16,7 @@ namespace fuzz {
 inline std::string some_expression(Chance& chance, int depth = 4) {
   static const std::vector<std::string> atoms = {"a",      "b",   "c",       "aa",     " ",      ".",      "\\s",
                                                  "\\S",    "\\d", "[ab]",    "[^b]",   "[^\\s]", "\\p{L}", "\\P{L}",
-                                                 "\\p{N}", "\\n", "\\x{e9}", "(?i:s)", ""};
+                                                 "\\p{N}", "\\n", "\\x{e9}", "(?i:s)", "$",      ""};
   static const std::vector<std::string> repeats = {"*",  "+",   "?",      "*?",   "+?",
                                                    "*+", "{2}", "{1,20}", "{0,}", "{3,1000}"};
   static const std::vector<std::string> groups = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "("};
@@ -69,6 +69,8 @@ inline std::string some_metaspace(Chance& chance) {
 }
 
 inline std::string some_normalizer(Chance& chance) {
+  static const std::vector<std::string> types = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"};
+  if (chance.one_in(3)) return R"({"type":")" + chance.of(types) + "\"}";
   return chance.one_in(3) ? R"({"type":"Prepend","prepend":)" + some_content(chance) + "}" : some_replace(chance);
 }
 
@@ -102,7 +104,7 @@ inline const Document& sound_tokenizer() {
       {"id":9,"content":"<s>","special":true,"single_word":false,"lstrip":true,"rstrip":true,"normalized":false},
       {"id":10,"content":"aaa","special":false,"single_word":true,"lstrip":false,"rstrip":false,"normalized":true},
       {"id":2,"content":" ","special":false,"single_word":false,"lstrip":true,"rstrip":true,"normalized":false}],
-    "normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"_"},
+    "normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Prepend","prepend":"_"},
       {"type":"Replace","pattern":{"String":" "},"content":"_"}]},
     "pre_tokenizer":{"type":"Sequence","pretokenizers":[
       {"type":"Split","pattern":{"Regex":"a+|b"},"behavior":"Isolated","invert":false},
@@ -158,8 +160,9 @@ inline std::vector<std::string> texts() {
                                   std::string(4000, 'a'),
                                   std::string(2000, ' '),
                                   "a\n\n b\r\n\xc3\xa9\xe4\xb8\xad\xf0\x9f\x91\x8d \x80\xff",
-                                  "<s> aaa <|begin_of_text|>aaab"};
-  for (const char* part : {"aaaaaaaaaaaaaaaaaaaaaaac ", " a b", "aa<s>", "1a\n"}) {
+                                  "<s> aaa <|begin_of_text|>aaab",
+                                  "a\xcc\x81\xcc\xa3\n\xcc\x81 \xef\xb7\xba\xe1\x84\x80\xe1\x85\xa1\xc4\xb0"};
+  for (const char* part : {"aaaaaaaaaaaaaaaaaaaaaaac ", " a b", "aa<s>", "1a\n", "\xcc\x81\xcc\xa3", "\xef\xb7\xba"}) {
     std::string& text = all.emplace_back();
     while (text.size() < 3000) text += part;
   }

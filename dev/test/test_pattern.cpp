@@ -22,11 +22,13 @@ TEST_CASE("patterns: what means the same is passed on or rewritten, the rest ref
   CHECK(spans("[\\]\\-a-c^]", "]-b^x") == "0-1 1-2 2-3 3-4 ");
   CHECK(spans("\\v\\x41\\x{1F44D}\\u0062", "\vA👍b") == "0-7 ");
   CHECK(spans("\\p{^L}+\\P{N}", "12a") == "0-3 ");
+  CHECK(spans("\\s+$", "a \n b \n\n ") == "1-2 5-9 ");  // at the end of each line, too
+  CHECK(spans("x?$", "ax\nb\n") == "1-2 4-4 5-5 ");
   const auto refused = [](const std::string& expression) {
     return error_of([&] { pcre2_expression(expression, "p"); });
   };
   for (const char* expression :
-       {"^a",      "a$",      "\\w",     "\\h",    "\\R",         "\\1",         "\\p{Han}", "\\pL",
+       {"^a",      "a$*",     "\\w",     "\\h",    "\\R",         "\\1",         "\\p{Han}", "\\pL",
         "(?<n>a)", "(?i)a",   "(?m:a)",  "[a[b]]", "[a&&b]",      "[[:alpha:]]", "[]a]",     "[a",
         "a{2}?",   "a{1,2}+", "(?i:st)", "(?i:é)", "(?i:\\s)",    "(?i:[^a])",   "[\\s-a]",  "[a-\\s]",
         "[a-c-e]", "(a",      "a)",      "\\",     "\\x{110000}", "\\xe9",       "\\u12",    "\\x{}"}) {

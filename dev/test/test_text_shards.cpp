@@ -143,6 +143,26 @@ TEST_CASE("special tokens that a text spells: letters, or the tokens of the whol
   }
 }
 
+TEST_CASE("a tokenizer may have more tokens than the model, a text may not") {
+  TemporaryFolder folder;
+  const TextCodec codec = TextCodec::open(kTokenizers + "llama3.json", "", "", config_of(1510));
+  says(codec.description(), "1514 tokens, of which the model has 1510");
+  const auto cut = [&](const std::string& text) {
+    std::atomic<int64_t> done = 0;
+    return error_of([&] {
+      cut_into_cache({write_file(folder / "t.txt", text)}, codec, SpelledTokens::letters, folder / "cache", 1, done,
+                     1000);
+    });
+  };
+  CHECK(cut("of <|added|> and more") == "");  // its last token
+  says(cut("of <|single|> and more"), "t.txt: the text has the token 1510, \"<|single|>\"", "--vocab-size 1514");
+  CHECK(codec.encode("of <|added|>", true).back() == 1509);
+  says(error_of([&] { codec.encode("of <|right|>", true); }), "the token 1513, \"<|right|>\"");
+  const TextCodec small = TextCodec::open(kTokenizers + "llama3.json", "", "", config_of(1000));
+  CHECK(small.prompt("").size() == 1);  // without the begin token, which this model lacks
+  CHECK(small.prompt("")[0] < 1000);
+}
+
 TEST_CASE("the cache is used for the same text and tokenizer, and only if it is whole") {
   TemporaryFolder folder;
   const auto codec_of = [&](const std::string& at) { return TextCodec::open(at, "", "", config_of(2000)); };

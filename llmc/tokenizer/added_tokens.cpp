@@ -56,29 +56,45 @@ AddedToken read(const Json& json) {
 AddedTokens::AddedTokens(const Json* json, const Vocabulary& model, const Normalizer& normalizer)
     : word_character_(kWordCharacter, "word characters") {
   if (!json || json->is_null()) return;
-  PatternScratch scratch;
   int32_t next_id = model.count();
+  std::vector<AddedToken*> in_order;
   for (const Json& element : json->elements()) {
     AddedToken token = read(element);
     if (token.content.empty()) continue;  // as the `tokenizers` library does
-    REQUIRE(!find(token.content), "%s: the token \"%s\" is added twice", element.where().c_str(),
-            token.content.c_str());
     const std::optional<int32_t> in_model = model.id_of(token.content);
-    const int32_t expected = in_model.value_or(next_id);
-    REQUIRE(token.id == expected, "%s: the token \"%s\" has the id %d\n  expected %d: %s", element.where().c_str(),
-            token.content.c_str(), token.id, expected, in_model ? "the model's vocabulary says so" : "the next one");
-    REQUIRE(in_model || !model.token_of(expected), "%s: the token \"%s\" has the id %d of the model's \"%s\"",
-            element.where().c_str(), token.content.c_str(), token.id, model.token_of(expected)->c_str());
-    if (!in_model) ++next_id;
-    scratch.begin_text(token.text.size());
-    if (token.normalized) normalizer.apply(token.text, scratch);
-    const AddedToken* kept = &by_id_.emplace(token.id, std::move(token)).first->second;
-    by_content_[kept->content] = kept;
-    all_special_ = all_special_ && kept->special;
-    (kept->normalized ? normalized_ : as_given_).add(kept);
-    end_ = std::max(end_, kept->id + 1);
+    if (const AddedToken* known = find(token.content)) {
+      REQUIRE(token.id == known->id,
+              "%s: the token \"%s\" has the id %d\n  expected %d, which it was added with before",
+              element.where().c_str(), token.content.c_str(), token.id, known->id);
+      token.special = token.special || known->special;
+    } else {
+      const int32_t expected = in_model.value_or(next_id);
+      REQUIRE(token.id == expected, "%s: the token \"%s\" has the id %d\n  expected %d: %s", element.where().c_str(),
+              token.content.c_str(), token.id, expected, in_model ? "the model's vocabulary says so" : "the next one");
+      REQUIRE(in_model || !model.token_of(expected), "%s: the token \"%s\" has the id %d of the model's \"%s\"",
+              element.where().c_str(), token.content.c_str(), token.id, model.token_of(expected)->c_str());
+      if (!in_model) ++next_id;
+      in_order.push_back(&by_id_[token.id]);
+    }
+    end_ = std::max(end_, token.id + 1);
+    AddedToken& kept = by_id_[token.id];
+    kept = std::move(token);
+    by_content_[kept.content] = &kept;
   }
+  for (AddedToken* token : in_order) find_in_texts(*token, normalizer);
 }
+
+void AddedTokens::find_in_texts(AddedToken& token, const Normalizer& normalizer) {
+  PatternScratch scratch;
+  scratch.begin_text(token.text.size());
+  if (token.normalized) normalizer.apply(token.text, scratch);
+  (token.normalized ? normalized_ : as_given_).add(&token);
+  all_special_ = all_special_ && token.special;
+  newline_ = newline_ || token.text.find('\n') != std::string::npos;
+  plain_ = plain_ && (token.special || !(token.single_word || token.lstrip || token.rstrip));
+}
+
+bool AddedTokens::keep_newlines() const { return all_special_ || (plain_ && !newline_); }
 
 const AddedToken* AddedTokens::find(int64_t id) const {
   const auto found = id >= 0 && id < end_ ? by_id_.find(int32_t(id)) : by_id_.end();

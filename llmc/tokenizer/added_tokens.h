@@ -34,7 +34,8 @@ struct AddedToken {
 class AddedTokens {
  public:
   // Throws if the file gives an id that differs from the one that the `tokenizers` library assigns. The library ignores
-  // the file's ids: it takes the id from the model's vocabulary, or else the next id after the model's.
+  // the file's ids: it takes the id from the model's vocabulary, or else the next id after the model's. A token that is
+  // listed twice has the flags of the last place, and is special if one of them says so.
   AddedTokens(const Json* json, const Vocabulary& model, const Normalizer& normalizer);
 
   // A token, or the text between two tokens.
@@ -55,6 +56,9 @@ class AddedTokens {
   }
   bool any_normalized() const { return !normalized_.tokens.empty(); }
   bool all_special() const { return all_special_; }
+  // True if a text may be cut next to a newline where special tokens are plain text: none of the other tokens has a
+  // newline, nor does what is around one of them matter.
+  bool keep_newlines() const;
 
   const AddedToken* find(int64_t id) const;
   const AddedToken* find(const std::string& content) const;
@@ -69,6 +73,7 @@ class AddedTokens {
     const AddedToken* longest_at(std::string_view text, size_t at, size_t* bytes) const;
   };
 
+  void find_in_texts(AddedToken& token, const Normalizer& normalizer);
   void sections(const Finder& finder, std::string_view text, bool special_too, PatternScratch& scratch,
                 const SectionVisitor& visit) const;
   bool is_single_word(std::string_view text, size_t begin, size_t end, PatternScratch& scratch) const;
@@ -79,4 +84,6 @@ class AddedTokens {
   Pattern word_character_;
   int32_t end_ = 0;
   bool all_special_ = true;
+  bool newline_ = false;  // one has a newline
+  bool plain_ = true;     // what is around them matters to none that is not special
 };

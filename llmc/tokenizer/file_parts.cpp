@@ -19,12 +19,6 @@ void refuse_type(const Json& part, const char* supported) {
        part.get_string("type").c_str(), supported);
 }
 
-void must_be_off(const Json& part, const char* key, const char* why) {
-  const Json* value = part.find(key);
-  if (!value || value->is_null() || (value->is_bool() && !value->as_bool())) return;
-  fail("%s is %s, which is not supported\n  %s", value->where().c_str(), value->found().c_str(), why);
-}
-
 void require_few_steps(const Json& part, size_t steps) {
   constexpr size_t kMost = 32;
   REQUIRE(steps < kMost, "%s is a step after %zu others\n  expected at most %zu", part.where().c_str(), steps, kMost);

@@ -14,10 +14,6 @@ void only_keys(const Json& part, std::initializer_list<const char*> known);
 // Throws because the "type" of `part` is not supported. `supported` lists the types that are, separated by commas.
 [[noreturn]] void refuse_type(const Json& part, const char* supported);
 
-// Throws unless the value of `key` is null, false or missing, because the code does not implement it. `why` ends the
-// message.
-void must_be_off(const Json& part, const char* key, const char* why);
-
 // Throws if the file has more steps of one kind than any known tokenizer: `steps` were read before `part`.
 void require_few_steps(const Json& part, size_t steps);
 

@@ -79,6 +79,8 @@ void PatternScratch::grow(size_t bytes, const std::string& name) {
   memory_->growth -= bytes;
 }
 
+void PatternScratch::shrink(size_t bytes) { memory_->growth += bytes; }
+
 struct Pattern::Compiled {
   Owned<pcre2_code> code;
 };

@@ -1,8 +1,8 @@
 // A pattern of a tokenizer.json, {"Regex": "…"} or {"String": "…"}, that finds its matches in a text.
 //
 // The files' expressions are written for Oniguruma's Ruby dialect, because the `tokenizers` library uses Oniguruma.
-// PCRE2 runs them here. Constructs with the same meaning in both pass unchanged, and \s, \d, \v and the dot are
-// rewritten. Other constructs are rejected by name (anchors, \w, \b, \h, classes inside classes, scripts, case folding
+// PCRE2 runs them here. Constructs with the same meaning in both pass unchanged, and \s, \d, \v, $ and the dot are
+// rewritten. Other constructs are rejected by name (^, \w, \b, \h, classes inside classes, scripts, case folding
 // beyond ASCII words), so that nothing matches slightly differently. The only remaining differences are those between
 // two versions of Unicode.
 #pragma once
@@ -30,6 +30,7 @@ class PatternScratch {
   void more_text(size_t bytes);
   // Counts bytes by which the text grows. Throws with `name` if they are too many.
   void grow(size_t bytes, const std::string& name);
+  void shrink(size_t bytes);  // counts bytes by which it shrinks
 
  private:
   friend class Pattern;

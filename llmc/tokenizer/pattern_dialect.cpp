@@ -54,7 +54,7 @@ class Dialect {
   [[noreturn]] void refuse(const std::string& what, size_t at) const {
     fail(
         "%s: the pattern has %s at byte %zu, which is not supported\n  pattern: %s\n"
-        "  supported: literals, classes, . \\s \\S \\d \\D, \\p and \\P of general categories, groups (?: (?> (?i:, "
+        "  supported: literals, classes, $ . \\s \\S \\d \\D, \\p and \\P of general categories, groups (?: (?> (?i:, "
         "(?= (?! (?<= (?<!, alternatives, quantifiers",
         name_.c_str(), what.c_str(), at, beginning(text_).c_str());
   }
@@ -95,8 +95,10 @@ class Dialect {
         break;
       case '^':
         refuse("the anchor ^", begin);
-      case '$':
-        refuse("the anchor $", begin);
+      case '$':  // the end of a line, or of the text
+        out_ += "(?=\\n|\\z)";
+        if (!done() && std::strchr("*+?{", text_[at_])) refuse("a repeated anchor $", begin);
+        break;
       case '{':
         if (interval(begin)) break;
         [[fallthrough]];

@@ -102,8 +102,9 @@ class Split : public Splitter {
         behavior_(behavior_of(json.at("behavior"))),
         invert_(json.get_bool("invert", false)) {
     only_keys(json, {"type", "pattern", "behavior", "invert"});
-    if (behavior_ == Behavior::kIsolated && !invert_ && is_words_of_llama3_or_qwen2(json.at("pattern")))
-      newline_ = Newline::kEndsWord;
+    // Matches cover all of a text, so that it is the same to drop what is between them (OLMo 2).
+    const bool keeps_matches = behavior_ == (invert_ ? Behavior::kRemoved : Behavior::kIsolated);
+    if (keeps_matches && is_words_of_llama3_or_qwen2(json.at("pattern"))) newline_ = Newline::kEndsWord;
   }
   Newline newline() const override { return newline_; }
   void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {

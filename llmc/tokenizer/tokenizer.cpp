@@ -34,7 +34,7 @@ struct Tokenizer::Parts {
         added(json.find("added_tokens"), bpe.vocabulary(), normalizer),
         around(json.find("post_processor")),
         decoder(json.find("decoder")) {
-    if (normalizer.changes_nothing() && added.all_special()) newline = pre_tokenizer.newline();
+    if (normalizer.keeps_newlines() && added.keep_newlines()) newline = pre_tokenizer.newline();
   }
 
   const std::string* token_of(int32_t id) const {
@@ -62,8 +62,6 @@ Tokenizer::Tokenizer(const Json& json) {
                    "decoder", "model"});
   REQUIRE(json.get_string("version", "1.0") == "1.0", "%s is %s\n  expected \"1.0\"",
           json.at("version").where().c_str(), json.at("version").found().c_str());
-  must_be_off(json, "truncation", "a text must keep all its tokens: set it to null in a copy of the file");
-  must_be_off(json, "padding", "a text must get no tokens of padding: set it to null in a copy of the file");
   const auto parts = std::make_shared<const Parts>(json);
   for (const std::vector<int32_t>* ids : {&parts->around.before, &parts->around.behind}) {
     for (int32_t id : *ids) {
@@ -121,7 +119,7 @@ bool ends_in_white_space(std::string_view text) {
 // If several white-space characters precede a word, GPT-2's `\s+(?!\S)` leaves the last one to `\s+`. A part that ended
 // after that character would have all of them in one word. The cut is therefore before a newline that has white space
 // on its left. If digits are split off first, this does not hold before a digit, so there is no cut there, nor before a
-// character beyond ASCII, which may be a digit.
+// character beyond ASCII, which may be a digit. Nor does it hold before an added token.
 size_t Tokenizer::next_cut(std::string_view text, size_t from) const {
   if (parts_->newline == Newline::kUnknown) return text.size();
   for (size_t at = from; (at = text.find('\n', at)) != text.npos && at + 1 < text.size(); ++at) {
@@ -129,7 +127,8 @@ size_t Tokenizer::next_cut(std::string_view text, size_t from) const {
     const Utf8Start start = utf8_start(behind);
     if (start.kind == Utf8Start::kCharacter && is_white_space(code_point(behind.substr(0, start.bytes)))) continue;
     const bool before = parts_->newline == Newline::kOwnWord && at > 0 && ends_in_white_space(text.substr(0, at));
-    if (before && ((behind[0] & 0x80) || (behind[0] >= '0' && behind[0] <= '9'))) continue;
+    if (before && ((behind[0] & 0x80) || (behind[0] >= '0' && behind[0] <= '9') || !parts_->added.all_special()))
+      continue;
     if (const size_t cut = before ? at : at + 1; cut > from) return cut;
   }
   return text.size();

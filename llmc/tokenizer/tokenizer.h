@@ -14,7 +14,8 @@
 // name when the file is opened (see bpe.h, normalizer.h, split.h, added_tokens.h, token_template.h and decoder.h).
 // encode() and decode() throw if the file's patterns or replacements take far more work than those of known models
 // (see pattern.h).
-// Characters that the Unicode version of the linked PCRE2 does not know may be split differently than by the library.
+// Characters that the Unicode versions of the linked PCRE2 and utf8proc do not know may be split, or normalized,
+// differently than by the library.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ class Tokenizer {
 
   // Returns the first position after `from` at which a long text may be cut. Encoding the parts separately gives the
   // same ids, if special tokens are read as plain text and none are added around a text. Positions are known only for
-  // the splitting of GPT-2, Llama 3 and Qwen 2, next to a newline that is followed by a character other than white
-  // space. Otherwise the end of the text is returned.
+  // the splitting of GPT-2, Llama 3 and Qwen 2, also after NFC, next to a newline that is followed by a character other
+  // than white space. Otherwise the end of the text is returned.
   size_t next_cut(std::string_view text, size_t from) const;
 
   // The ids that encode() adds before and after a text.

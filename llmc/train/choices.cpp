@@ -197,8 +197,8 @@ ChoiceKeys ChoiceKeys::parse(const std::string& text) {
 
 std::vector<ChoiceItem> read_choices(const std::string& path, ChoiceFormat format, const ChoiceKeys& keys,
                                      const TextCodec& codec) {
-  REQUIRE(codec.reads_text(), "--eval-choices %s: the model has no tokenizer here\n  name it: --tokenizer DIR",
-          path.c_str());
+  REQUIRE(codec.reads_text(), "--eval-choices %s: %s\n  name its tokenizer: --tokenizer DIR", path.c_str(),
+          codec.why_none().c_str());
   std::ifstream file(path);
   REQUIRE(file, "cannot read the choices %s\n  expected a file of JSON lines, as HellaSwag's hellaswag_val.jsonl",
           path.c_str());

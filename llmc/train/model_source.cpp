@@ -1,6 +1,7 @@
 #include "llmc/train/model_source.h"
 
 #include <algorithm>
+#include <climits>
 #include <filesystem>
 
 #include "llmc/base/error.h"
@@ -8,6 +9,7 @@
 #include "llmc/base/text.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/shard_manifest.h"
+#include "llmc/train/token_dataset.h"
 
 namespace fs = std::filesystem;
 
@@ -68,16 +70,28 @@ void require_own_file(const Safetensors& weights, const std::string& named) {
       named.c_str(), file.c_str(), weights.path().c_str());
 }
 
-// Throws if dev/data's manifest says that the shards have a larger vocabulary than the model.
+// Returns the first token, among the first million of the shards, that the model lacks.
+std::optional<int32_t> token_beyond(const std::string& shards, int V) {
+  const TokenDataset data = TokenDataset::open(shards, INT_MAX);
+  std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 1 << 20)));
+  data.read(0, int64_t(tokens.size()), tokens.data());
+  const auto found = std::ranges::find_if(tokens, [V](int32_t token) { return token >= V; });
+  return found == tokens.end() ? std::nullopt : std::optional(*found);
+}
+
+// Throws if dev/data's manifest says that the shards have a larger vocabulary than the model, and they soon use it. If
+// they use it later, the run ends when it reads such a token.
 void require_vocabulary(const Options& options, const ModelSource& source) {
   for (const std::string& pattern : {options.train_data, options.val_data})
     for (const ShardFolder& folder : shard_folders(pattern)) {
       const Json* tokenizer = folder.manifest.is_null() ? nullptr : folder.manifest.find("tokenizer");
       const int64_t vocabulary = tokenizer ? tokenizer->get_int("vocabulary", 0) : 0;
       if (vocabulary <= source.config.V) continue;
+      const std::optional<int32_t> beyond = token_beyond(pattern, source.config.V);
+      if (!beyond) continue;
       const std::string found =
-          format("the shards in %s have a vocabulary of %lld tokens, the model %s one of %d", folder.path.c_str(),
-                 (long long)vocabulary, source.config.name.c_str(), source.config.V);
+          format("the shards in %s have a vocabulary of %lld tokens and use token %d: the model %s has %d tokens",
+                 folder.path.c_str(), (long long)vocabulary, *beyond, source.config.name.c_str(), source.config.V);
       REQUIRE(!source.weights, "%s\n  name shards that were made with its tokenizer: dev/data/prepare --tokenizer",
               found.c_str());
       fail(

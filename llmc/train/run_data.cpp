@@ -88,7 +88,8 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
                       Communicator& communicator, Device& device, Console& console) {
   RunData data;
   const int V = model.config.V;
-  const bool named = !options.train_data.empty(), cuts = codec.cuts_text(), by_bytes = V <= 256 || !model.loaded;
+  const bool named = !options.train_data.empty(), cuts = codec.cuts_text();
+  const bool by_bytes = (V <= 256 && codec.why_not().empty()) || !model.loaded;
   const bool trains = !options.sample_only && !options.eval_only;
   // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;

@@ -38,6 +38,7 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
                           const ModelConfig& config) {
   TextCodec codec;
   codec.V_ = config.V;
+  codec.model_ = config.name;
   codec.bos_ = config.bos;
   std::error_code error;
   std::vector<fs::path> places = {asked};
@@ -61,11 +62,6 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
       codec.why_not_ = refused.what();
       break;
     }
-    REQUIRE(codec.tokenizer_->vocabulary_size() <= config.V,
-            "%s has %d tokens, the model %s %d\n  name the tokenizer that the model was made with: --tokenizer DIR; or "
-            "give a model with random weights as many "
-            "tokens: --vocab-size N",
-            place.c_str(), codec.tokenizer_->vocabulary_size(), config.name.c_str(), config.V);
     codec.cuts_ = ::cuts_text(*codec.tokenizer_);
     const std::vector<int32_t> letter = codec.tokenizer_->encode("a", false);
     codec.puts_space_ = !letter.empty() && begins_with_space(*codec.tokenizer_, letter[0]);
@@ -107,7 +103,9 @@ std::optional<int32_t> TextCodec::document_token() const {
 }
 
 std::string TextCodec::description() const {
-  if (tokenizer_) return format("%s, %d tokens", file_.c_str(), tokenizer_->vocabulary_size());
+  if (tokenizer_)
+    return format("%s, %d tokens%s", file_.c_str(), tokenizer_->vocabulary_size(),
+                  tokenizer_->vocabulary_size() > V_ ? format(", of which the model has %d", V_).c_str() : "");
   if (!why_not_.empty()) return "none: samples are shown as numbers of tokens\n" + why_not_;
   return bytes_ ? "none: a token is a byte" : "none: samples are shown as numbers of tokens (--tokenizer DIR)";
 }
@@ -157,8 +155,22 @@ void TextCodec::require_made(const std::string& data) const {
   }
 }
 
+void TextCodec::require_in_model(std::span<const int32_t> tokens) const {
+  const auto beyond = std::ranges::find_if(tokens, [&](int32_t token) { return token >= V_; });
+  REQUIRE(
+      beyond == tokens.end(),
+      "the text has the token %d, \"%s\": %s has %d tokens, the model %s %d\n  name the tokenizer that the model was "
+      "made with: --tokenizer DIR; or give a model with random weights as many tokens: --vocab-size %d",
+      *beyond, tokenizer_->token_of(*beyond).value_or("").c_str(), file_.c_str(), tokenizer_->vocabulary_size(),
+      model_.c_str(), V_, tokenizer_->vocabulary_size());
+}
+
 std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) const {
-  if (tokenizer_) return tokenizer_->encode(text, begin);
+  if (tokenizer_) {
+    std::vector<int32_t> tokens = tokenizer_->encode(text, begin);
+    require_in_model(tokens);
+    return tokens;
+  }
   std::vector<int32_t> tokens;
   if (bytes_) {
     for (char c : text) tokens.push_back(int32_t(static_cast<unsigned char>(c)));
@@ -173,26 +185,38 @@ std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) cons
       token = std::stol(word, &used);
     } catch (const std::exception&) {
     }
-    REQUIRE(
-        used == word.size() && token >= 0 && token < V_,
-        "\"%s\" is no token's number: the model has %d, and no tokenizer here\n  give numbers, as in '128000 9906', "
-        "or name its tokenizer: --tokenizer DIR",
-        word.c_str(), V_);
+    REQUIRE(used == word.size() && token >= 0 && token < V_,
+            "\"%s\" is no token's number below %d, and %s\n  give numbers, as in '128000 9906', "
+            "or name its tokenizer: --tokenizer DIR",
+            word.c_str(), V_, why_none().c_str());
     tokens.push_back(int32_t(token));
   }
   return tokens;
 }
 
+std::string TextCodec::why_none() const {
+  return why_not_.empty() ? "the model has no tokenizer here" : "the model's tokenizer is not supported:\n" + why_not_;
+}
+
 std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
-  std::vector<int32_t> tokens = encode(text, true);
-  if (const size_t begin = tokenizer_ ? tokenizer_->begin_tokens().size() : 0;
-      begin > 0 && tokens.size() >= 2 * begin) {
-    const auto second = tokens.begin() + ptrdiff_t(begin);
-    if (std::equal(tokens.begin(), second, second)) tokens.erase(tokens.begin(), second);
+  if (!text.empty()) {
+    std::vector<int32_t> tokens = encode(text, true);
+    if (const size_t begin = tokenizer_ ? tokenizer_->begin_tokens().size() : 0;
+        begin > 0 && tokens.size() >= 2 * begin) {
+      const auto second = tokens.begin() + ptrdiff_t(begin);
+      if (std::equal(tokens.begin(), second, second)) tokens.erase(tokens.begin(), second);
+    }
+    return tokens;
   }
+  const auto tokens_of = [&](const char* few, bool begin) {
+    std::vector<int32_t> tokens = tokenizer_ ? tokenizer_->encode(few, begin) : std::vector<int32_t>();
+    std::erase_if(tokens, [&](int32_t token) { return token >= V_; });
+    return tokens;
+  };
+  std::vector<int32_t> tokens = tokens_of("", true);
   if (!tokens.empty()) return tokens;
   if (bos_ >= 0 && !bytes_) return {bos_};
-  if (tokenizer_) tokens = tokenizer_->encode("\n", false);
+  tokens = tokens_of("\n", false);
   return tokens.empty() ? std::vector<int32_t>{V_ > '\n' ? '\n' : 0} : tokens;
 }
 

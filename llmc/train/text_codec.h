@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +16,9 @@
 class TextCodec {
  public:
   // Opens the tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's
-  // weights, else the one beside the shards that match `data`. Throws if it has more tokens than the model. Throws also
-  // if one that was asked for needs something that is not supported. One that was only found is then left out, and the
-  // description says why.
+  // weights, else the one beside the shards that match `data`. It may have more tokens than the model: some files add
+  // tokens that no model was trained on. Throws if one that was asked for needs something that is not supported. One
+  // that was only found is then left out, and the description says why.
   static TextCodec open(const std::string& asked, const std::string& model, const std::string& data,
                         const ModelConfig& config);
 
@@ -46,11 +47,16 @@ class TextCodec {
   std::string identity() const;
   // Returns why a tokenizer.json that was found is not supported; empty if that did not happen.
   const std::string& why_not() const { return why_not_; }
+  // Returns "the model has no tokenizer here", or that the one that was found is not supported, and why.
+  std::string why_none() const;
   // Throws if the shards that match `data` were made with another tokenizer: their numbers then stand for other text.
   void require_made(const std::string& data) const;
 
+  // Throws, with the token and the way out, if one of these tokens of the tokenizer is beyond the model's vocabulary.
+  void require_in_model(std::span<const int32_t> tokens) const;
+
   // Returns the tokens of a text; `begin` adds those that begin one. Without a tokenizer or bytes, the text is token
-  // numbers between spaces. Throws on a number that is not a token.
+  // numbers between spaces. Throws on a number that is not a token, and if the text has a token that the model lacks.
   std::vector<int32_t> encode(const std::string& text, bool begin) const;
   // Returns how a sample begins: with the tokens of the prompt or, if it is empty, with begin-of-text, else with a
   // newline. A prompt that spells the tokens that begin a text has them once.
@@ -77,6 +83,7 @@ class TextCodec {
  private:
   std::optional<Tokenizer> tokenizer_;
   std::string file_, why_not_;  // the path; why a file that was found is not read
+  std::string model_;           // the model's name, for messages
   std::optional<std::optional<int32_t>> kept_token_;
   bool bytes_ = false, cuts_ = false;
   bool puts_space_ = false;  // the tokenizer puts a space before a text, as SentencePiece does

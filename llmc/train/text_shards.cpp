@@ -20,6 +20,7 @@
 #include "llmc/base/utf8.h"
 #include "llmc/device/thread_pool.h"
 #include "llmc/tokenizer/pattern.h"
+#include "llmc/tokenizer/unicode_form.h"
 
 namespace fs = std::filesystem;
 
@@ -204,10 +205,10 @@ std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec
       if (count) *count += int64_t(bytes);
     }
   };
-  const std::string rules =
-      format("text shards 2, Unicode %s, token %d before each document, special tokens are %s, %lld tokens a shard",
-             pattern_unicode_version().c_str(), codec.document_token().value_or(-1),
-             spelled == SpelledTokens::letters ? "letters" : "tokens", (long long)tokens_per_shard);
+  const std::string rules = format(
+      "text shards 2, Unicode %s and %s, token %d before each document, special tokens are %s, %lld tokens a shard",
+      pattern_unicode_version().c_str(), unicode_form_version().c_str(), codec.document_token().value_or(-1),
+      spelled == SpelledTokens::letters ? "letters" : "tokens", (long long)tokens_per_shard);
   sum.add(rules.data(), rules.size());
   add(MappedFile(codec.file()), nullptr);
   for (const std::string& path : paths) add(MappedFile(path), &done);
@@ -303,6 +304,7 @@ class TextCutter {
     try {
       if (part.begins && begin_) part.ids.push_back(*begin_);
       encoder.encode(part.text, false, part.ids);
+      rules_.codec.require_in_model(part.ids);
       const std::vector<SpecialTokens::Found> special = rules_.special.all(part.text);
       part.special = int64_t(special.size());
       if (!special.empty()) part.first_special = part.text.substr(special[0].at, special[0].bytes);

@@ -6,7 +6,10 @@ with a character on either side that is no white space. Only the white-space alt
 after punctuation, match a newline; none of them goes on into the next character, and `\\s+(?!\\S)` takes one newline
 alone in neither text differently from `\\s+`. So the piece that has the newline ends with it, in both texts.
 
-For any other tokenizer (a normalizer, a prefix space, another expression) nothing is proven, and a document is
+NFC, the normalizer of Qwen's tokenizers, changes nothing of this: a newline composes with no character, and what is no
+white space does not become any.
+
+For any other tokenizer (another normalizer, a prefix space, another expression) nothing is proven, and a document is
 tokenized whole.
 """
 
@@ -37,7 +40,7 @@ def proven(rules: dict) -> re.Pattern | None:
     if (
         plain_bpe
         and plain_added
-        and not rules.get("normalizer")
+        and rules.get("normalizer") in (None, {"type": "NFC"})
         and splits_by_known_rule(rules.get("pre_tokenizer") or {})
     ):
         return AFTER_A_LINE
@@ -62,7 +65,7 @@ def splits_by_known_rule(pre_tokenizer: dict) -> bool:
         len(steps) == 2
         and not steps[1].get("use_regex", True)
         and split.get("type") == "Split"
-        and split.get("behavior") == "Isolated"
-        and not split.get("invert")
+        # Matches cover all of a text, so that it is the same to remove what is between them (OLMo 2).
+        and (split.get("behavior"), bool(split.get("invert"))) in (("Isolated", False), ("Removed", True))
         and split.get("pattern") in ({"Regex": LLAMA3}, {"Regex": QWEN2})
     )

@@ -307,9 +307,15 @@ def small_reads(monkeypatch):
     monkeypatch.setattr(readers, "READ_BYTES", 333)
 
 
-@pytest.mark.parametrize("which", ["gpt2", "llama3"])
-def test_cuts_change_no_token(which, small_reads, request, tmp_path):
-    folder = request.getfixturevalue(which)
+@pytest.mark.parametrize("which", ["gpt2", "llama3", "olmo2"])
+@pytest.mark.parametrize("normalizer", [None, {"type": "NFC"}])
+def test_cuts_change_no_token(which, normalizer, small_reads, request, tmp_path):
+    folder = tmp_path / which
+    shutil.copytree(request.getfixturevalue("llama3" if which == "olmo2" else which), folder)
+    rules = json.loads((folder / "tokenizer.json").read_text()) | {"normalizer": normalizer}
+    if which == "olmo2":
+        rules["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
     tokenizer, encode, path = Tokenizer(folder), encoder(folder), tmp_path / "d.txt"
     assert tokenizer.cut is cuts.AFTER_A_LINE
     for seed in range(6):
@@ -333,7 +339,7 @@ def test_nothing_is_proven_for_others(gpt2):
     rules = json.loads((gpt2 / "tokenizer.json").read_text())
     assert cuts.proven(rules) is not None
     for change in (
-        {"normalizer": {"type": "NFC"}},
+        {"normalizer": {"type": "NFKC"}},
         {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}},
         {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}},
         {"pre_tokenizer": None},

@@ -6,7 +6,8 @@ Files in the style of Llama 3, GPT-2, Qwen and Llama 2 are trained on the bundle
 each: encode short pieces, whole documents and byte strings without sense, also with special tokens as letters and in as
 many parts as a text can be cut into; decode what came out, and ids by chance, whole
 and token by token, with and without special tokens. Patterns are tried on code points in company, with a vocabulary whose
-ids show where each word ends. Code points that one of the two Unicode versions knows and the other does not are left out, counted, and compared by
+ids show where each word ends. Then stand-ins for the tokenizers of public models (models.py): each has the library's ids
+and texts, or is refused by the name of what is not supported. Code points that one of the two Unicode versions knows and the other does not are left out, counted, and compared by
 themselves. Ends with "N passed, N failed".
 """
 
@@ -20,13 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import files
+import models
 import texts
 import tokenizers
-from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
 HERE = pathlib.Path(__file__).parent
 SHAKESPEARE = HERE.parents[1] / "data" / "tinyshakespeare.txt"
@@ -182,6 +185,12 @@ class Ours:
         self.seconds = float(said[said.index("seconds") + 1]) if "seconds" in said else 0.0
         return result
 
+    def refusal(self):
+        """What it says of a file that it does not take."""
+        write_documents(self.scratch / "in", [], 1)
+        words = [self.program, "encode", self.path, self.scratch / "in", self.scratch / "out"]
+        return subprocess.run(words, capture_output=True, text=True).stderr.partition("\n")[0]
+
     def encode(self, documents, special, verb="encode"):
         write_documents(self.scratch / "in", documents, 1)
         result = read_documents(self.run(verb, *(["special"] if special else [])), 4)
@@ -230,9 +239,85 @@ class Comparison:
         result = "ok  " if self.failed == failed else "FAIL"
         print(f"{result} {name:34} {bytes_ / 1e6:6.2f} MB, {tokens:8} tokens, {time.time() - begin:5.1f} s", flush=True)
 
+    def model(self, facts, file):
+        """Encodes short texts with and without the tokens around them, whole and in parts; decodes what came out."""
+        name, ours, library = facts["models"][0], Ours(self.program, self.scratch, file), Tokenizer.from_str(json.dumps(file))
+        library.no_truncation()
+        library.no_padding()
+        documents = texts.pieces_with([content for content, _ in facts["added"]], 1500, name)
+        decoded = [document.decode("utf-8", "replace") for document in documents]
+        for around in [False, True]:
+            ids = [library.encode(text, add_special_tokens=around).ids for text in decoded]
+            self.check(f"{name}: encode", documents, ours.encode(documents, around), ids)
+        library.encode_special_tokens = True
+        letters = [library.encode(text, add_special_tokens=False).ids for text in decoded]
+        library.encode_special_tokens = False
+        self.check(f"{name}: parts", documents, ours.encode(documents, False, "parts"), letters)
+        # The library does not skip special tokens that its normalizer spells in another way.
+        respelled = file["normalizer"] and any(flags.get("normalized") for _, flags in facts["added"])
+        for verb in ["decode", "stream"]:
+            for skip in [False] if respelled else [False, True]:
+                self.check_decode(f"{name}: {verb}", library, ours, verb, ids, skip)
+
+    def refusal(self, name, file, part):
+        """What our program says of a file that the library reads; it must name the part."""
+        Tokenizer.from_str(json.dumps(file))
+        said = Ours(self.program, self.scratch, file).refusal()
+        self.passed, self.failed = self.passed + (part in said), self.failed + (part not in said)
+        return said
+
     def check_decode(self, what, library, ours, verb, documents, skip):
         expected = [library.decode(ids, skip_special_tokens=skip) for ids in documents]
         self.check(what, documents, ours.decode(verb, documents, skip), expected)
+
+
+# ---- normalizers -----------------------------------------------------------------------------------------------------
+
+
+def compare_forms(comparison):
+    """Each code point in each form, and sequences of them. Of characters after Unicode 3.2 the two programs may know
+    different ones: these are counted where they stand alone, and left out of the sequences."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = {"version": "1.0", "added_tokens": [], "pre_tokenizer": files.byte_level(use_regex=False), "decoder": files.byte_level(),
+             "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate(alphabet)}, "merges": []}}
+    known = [c for c in range(0x110000) if unicodedata.ucd_3_2_0.category(chr(c)) not in ("Cn", "Cs")]
+    old, r = set(known), random.Random(8)
+    changed_ = [c for c in known if unicodedata.normalize("NFKD", chr(c)) != chr(c) or unicodedata.combining(chr(c))]
+    sequences = ["".join(chr(r.choice(r.choice([known, changed_]))) for _ in range(r.randrange(2, 10))) for _ in range(40_000)]
+    alone = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    for name in ["NFC", "NFD", "NFKC", "NFKD", "Lowercase"]:
+        ours, library = Ours(comparison.program, comparison.scratch, plain | {"normalizer": {"type": name}}), getattr(normalizers, name)()
+        ids = ours.encode([text.encode() for text in alone + sequences], False)
+        made, expected = ours.decode("decode", ids, False), [library.normalize_str(text) for text in alone + sequences]
+        newer = [i for i, c in enumerate(alone) if ord(c) not in old and made[i] != expected[i]]
+        for i in newer:
+            made[i] = expected[i]
+        failed = comparison.failed
+        comparison.check(name, alone + sequences, made, expected)
+        print(f"{'ok  ' if comparison.failed == failed else 'FAIL'} {name}: {len(newer)} newer characters differ (no failure)", flush=True)
+
+
+# ---- public models ---------------------------------------------------------------------------------------------------
+
+
+def compare_models(comparison, lines):
+    """Prints a line for each file, and how many models have which result."""
+    of_bytes, of_pieces = files.llama3(lines, 6000), files.llama2(lines, 5000)
+    same, refused = 0, {}
+    for facts in models.MODELS:
+        file, failed = models.stand_in(facts, of_bytes, of_pieces), comparison.failed
+        if "refused" in facts:
+            said = comparison.refusal(facts["models"][0], file, facts["refused"])
+            print(f"{'ok  ' if comparison.failed == failed else 'FAIL'} {facts['models'][0]}: refused: {said}")
+            refused[facts["refused"]] = refused.get(facts["refused"], []) + facts["models"]
+        else:
+            comparison.model(facts, file)
+            same += len(facts["models"]) * (comparison.failed == failed)
+            print(f"{'ok  ' if comparison.failed == failed else 'FAIL'} {', '.join(facts['models'])}", flush=True)
+    count = sum(len(facts["models"]) for facts in models.MODELS)
+    print(f"{same} of {count} public models: the library's ids and texts, by stand-ins of the same components")
+    for name, of_models in refused.items():
+        print(f"  refused for {name}: {', '.join(of_models)}")
 
 
 # ---- Unicode's versions ----------------------------------------------------------------------------------------------
@@ -305,6 +390,8 @@ def main():
         for name, file in variants(lines):
             files_by_name[name] = file
             comparison.variant(name, file, more if name in ["llama3", "gpt2", "llama2"] else sets)
+        compare_forms(comparison)
+        compare_models(comparison, lines)
         for name in ["llama3", "gpt2", "cl100k's pattern", "o200k's pattern", "qwen2's pattern", "folding a class",
                      "digits one by one, gpt2", "digits together, gpt2", "digits one by one, llama3"]:
             comparison.variant(f"word ends: {name}", word_ends(files_by_name[name]), every)

@@ -2,6 +2,7 @@
 special tokens inside the text, private-use and unassigned code points, bytes that are no UTF-8."""
 
 import random
+import unicodedata
 
 SCRIPTS = {
     "latin": "the quick brown fox isn't what you'd call lazy; it's over there, they've said. WE'LL SEE! I'M HE'D 'S 'ſ",
@@ -101,3 +102,23 @@ def code_points(without):
         text = "".join(f"a{c}b {c}{c}1{c}2 '{c} {c}\n{c}\r" for c in known)
         documents.append(text.encode())
     return documents
+
+
+# Marks of several classes, what composes without a mark, what is compatible with others, what only ever decomposes.
+AWKWARD = ["\u0301", "\u0323", "\u0307\u0323", "\u0345", "\u0338", "\u05b7\u05bc", "\u3099", "\u1100\u1161\u11a8", "\u09c7\u09be",
+           "\u0f71\u0f72", "\u212b", "\u2126", "\u0958", "\ufb01", "\u00bd", "\ufdfa", "\uff21", "\u3392", "\u2460", "\U0001d15e",
+           "\u2000", "\u00a0", "\u1e9b\u0323", "\uf900", "=\u0338", "\n\u0301", "K\u212a", "\u01c6", "\u1fbf\u0301"]
+
+
+def decomposed(r):
+    """Some words of one script with their marks behind the letters, or what Unicode's forms change in other ways."""
+    if r.randrange(2):
+        return unicodedata.normalize("NFD", words(r))
+    return "".join(r.choice(AWKWARD + list("aeo \nu1")) for _ in range(r.randrange(1, 6)))
+
+
+def pieces_with(tokens, count, seed):
+    """Short texts, each of a few pieces: as above, with these tokens between them, and decomposed characters."""
+    r = random.Random(seed)
+    some = lambda: [piece(r), decomposed(r).encode(), r.choice(tokens).encode() if tokens else b""][r.randrange(3)]
+    return [b"".join(some() for _ in range(r.randrange(1, 7))) for _ in range(count)]
