@@ -68,7 +68,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.vocab_size < 257:
         parser.error(f"--vocab-size {args.vocab_size}: 256 bytes and {END} are 257 tokens")
-    train(texts(resolve(args.sources, args.cache, None), args.text_field, args.most), args.vocab_size, args.out)
+    train(texts(resolve(args.sources, args.cache, None)[0], args.text_field, args.most), args.vocab_size, args.out)
 
 
 if __name__ == "__main__":
