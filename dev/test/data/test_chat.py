@@ -440,8 +440,8 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
     def command(template: str, *arguments) -> tuple:
         prompt = "bos_token + 'assistant'" if "bos_token" in template else "'assistant'"
         (tmp_path / "t.jinja").write_text(template + generation.replace("PROMPT", prompt))
-        options = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, "--bad-rows", "error")
-        return tmp_path / "d.jsonl", "--out", tmp_path / "o", *options, "--restart", *COMMON, *arguments
+        options = ("--template", tmp_path / "t.jinja", "--val-fraction", 0, "--bad-rows", "error")
+        return tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *options, "--restart", *COMMON, *arguments
 
     def refused(line: int, token: int, *arguments) -> None:
         said = refusal(*command(*arguments))
@@ -464,7 +464,14 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
     chosen = tokens(begins)
     assert [token for token in chosen if token != EOS] == plain and chosen[-1] == EOS and chosen.count(EOS) == 2
     assert manifest_of(tmp_path / "o")["delimiter"] == {"place": "after", "token": SPECIAL[EOS], "id": EOS}
-    refused(2, BOS, around)  # both of the tokenizer's are inside
+    # Both of the tokenizer's are inside, as of Llama 2: nothing stands between conversations, or a token that has no use.
+    assert tokens(around) == tokens(around, "--delimiter", "none")
+    assert "nothing stands between conversations" in prepare(*command(around)).stdout
+    config = {"bos_token": SPECIAL[BOS], "eos_token": SPECIAL[EOS], "pad_token": SPECIAL[EOT]}
+    shutil.copytree(llama3, tmp_path / "padded")
+    (tmp_path / "padded/tokenizer_config.json").write_text(json.dumps(config))
+    padded = tokens(around, "--tokenizer", tmp_path / "padded")
+    assert [token for token in padded if token != EOT] == tokens(around) and padded.count(EOT) == 2 and padded[-1] == EOT
     other = tokens(begins, "--delimiter-token", SPECIAL[EOT])
     assert other.count(BOS) == 5 and other.index(EOT) == 0 and other.count(EOT) == 2
     # At its border it is no second one, and not refused.
