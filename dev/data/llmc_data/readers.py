@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmc_data import rows
 from llmc_data.errors import DataError
+from llmc_data.shards import UINT16, UINT32
 
 BATCH_BYTES = 1 << 19
 READ_BYTES = 1 << 20
@@ -300,6 +301,8 @@ def refuse_binary(path: Path) -> None:
         raise DataError(f"{path} is compressed with {packed}\n  unpack it: {UNPACK[packed]}")
     if first.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16\n  write it as UTF-8: iconv -f utf-16 -t utf-8")
+    if path.suffix == ".bin":
+        refuse_tokens(path, first)
     if b"\0" in first:
         where = f"byte {first.index(0)} is 0"
         raise DataError(f"{path} is binary: {where}\n  leave it out, or write its text as UTF-8 (without bytes of 0)")
@@ -308,6 +311,21 @@ def refuse_binary(path: Path) -> None:
         raise DataError(
             f"{path} is binary, or text in another encoding: {broken} of its first {len(first)} bytes begin no"
             " character of UTF-8\n  leave it out, or write it as UTF-8: iconv"
+        )
+
+
+def refuse_tokens(path: Path, first: bytes) -> None:
+    """A .bin that holds tokens, of which nothing is left to prepare."""
+    magic, size = int.from_bytes(first[:4], "little"), path.stat().st_size
+    if magic in (UINT16.magic, UINT32.magic):
+        raise DataError(f"{path} is a shard of tokens already\n  train on it: ./train_llama --train-data {path}")
+    if size % 2 == 0 and b"\0" in first:
+        header = "struct.pack('<256i',20240520,1,os.path.getsize(f)//2,*[0]*253)"
+        new = path.with_name(f"{path.stem}_000001.bin")
+        raise DataError(
+            f"{path} is no text; it may be tokens of 2 bytes without a header, as nanoGPT writes them\n"
+            f"  this line puts llm.c's header before them, for --train-data {new}:\n"
+            f"  python3 -c \"import os,struct;f='{path}';open('{new}','wb').write({header}+open(f,'rb').read())\""
         )
 
 
