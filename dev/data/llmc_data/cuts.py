@@ -14,15 +14,15 @@ after it, and the only one that looks ahead, `\\s+(?!\\S)`, does not match the c
 Between a letter and what is neither letter nor white space: an alternative that matches a letter goes on with letters
 alone. Letters are here those of ASCII and the ideographs of U+4E00 to U+9F7F; what is not, ASCII's, and CJK's 、。，！：；？.
 
-An added token that is looked for in texts must not have such a place inside it; the kinds of places where one has are left
-out.
+Added tokens that are looked for in texts leave out the kinds of places that they have inside, or where it matters to
+them what stands around: one that takes the white space before it, a cut after a newline; the white space behind it, one
+before a space; one that stands as a word only, one after a letter.
 
 For any other tokenizer (a normalizer, a prefix space, another expression) nothing is proven, and a document is
 tokenized whole.
 """
 
 import re
-from collections.abc import Callable
 
 # Each match ends where a cut is.
 BETWEEN_CHARACTERS = re.compile(rb"(?=[\x00-\x7f\xc0-\xff])")
@@ -38,6 +38,8 @@ AFTER_LETTERS = (
     rb"(?:[A-Za-z](?=[!-@\[-`{-~])"
     rb"|(?:\xe4[\xb8-\xbf]|[\xe5-\xe8][\x80-\xbf]|\xe9[\x80-\xbd])[\x80-\xbf](?=\xe3\x80[\x81\x82]|\xef\xbc[\x81\x8c\x9a\x9b\x9f]))"
 )
+# Each kind of place, and what must not be asked of an added token there.
+KINDS = {AFTER_A_LINE: "lstrip", BEFORE_A_SPACE: "rstrip", AFTER_LETTERS: "single_word"}
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -53,22 +55,19 @@ def proven(rules: dict, special_in_texts: bool = False) -> re.Pattern | None:
         model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     )
     looked_for = [of for of in rules.get("added_tokens") or [] if special_in_texts or not of.get("special")]
-    if (
-        plain_bpe
-        and not any(of.get(key) for of in looked_for for key in ("lstrip", "rstrip", "single_word"))
-        and not rules.get("normalizer")
-        and splits_by_known_rule(rules.get("pre_tokenizer") or {})
-    ):
-        spellings = [of["content"].encode() for of in looked_for]
-        kinds = [kind for kind in (AFTER_A_LINE, BEFORE_A_SPACE, AFTER_LETTERS) if not any(map(inside(kind), spellings))]
+    if plain_bpe and not rules.get("normalizer") and splits_by_known_rule(rules.get("pre_tokenizer") or {}):
+        kinds = [kind for kind in KINDS if not any(matters_to(token, kind) for token in looked_for)]
         return re.compile(b"|".join(kinds)) if kinds else None
     return None
 
 
-def inside(kind: bytes) -> Callable[[bytes], bool]:
-    """Whether a spelling may have a cut of this kind inside it, whatever stands around it."""
-    cut, before = re.compile(kind), b"x"
-    return lambda spelling: any(1 < match.end() <= len(spelling) for match in cut.finditer(before + spelling))
+def matters_to(token: dict, kind: bytes) -> bool:
+    """Whether a cut of this kind may keep the added token from being found, or let it be found, or change what it takes."""
+    spelling, before = token["content"].encode(), b"x"
+    if any(1 < match.end() <= len(spelling) for match in re.finditer(kind, before + spelling)):
+        return True
+    looks_around = any(token.get(key) for key in ("lstrip", "rstrip", "single_word"))
+    return bool(token.get(KINDS[kind])) or (looks_around and spelling != spelling.strip())
 
 
 def splits_by_known_rule(pre_tokenizer: dict) -> bool:

@@ -364,6 +364,69 @@ def test_tools(llama3, tmp_path):
     assert json.dumps([CALL]) in Tokenizer(llama3).decode(tokens[learnt].tolist())
 
 
+def written(folder, tmp_path, rows, *arguments, table: bool = False) -> tuple[dict, str]:
+    """The shards of rows, and what the command says."""
+    path = tmp_path / ("d.parquet" if table else "d.jsonl")
+    pq.write_table(pa.Table.from_pylist(rows), path) if table else write_lines(path, rows)
+    options = ("--tokenizer", folder, "--val-fraction", 0, "--bad-rows", "error", "--restart", *COMMON)
+    said = prepare(path, "--out", tmp_path / "o", *options, *arguments).stdout
+    return shards_of(tmp_path / "o"), said
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_sharegpt(table, llama3, tmp_path):
+    """Its names of roles, and what stands beside the conversation."""
+    roles = [("system", "system"), ("human", "user"), ("gpt", "assistant"), ("observation", "tool"), ("gpt", "assistant")]
+    talk = [{"role": role, "content": f"As {name}."} for name, role in roles]
+    turns = [{"from": name, "value": f"As {name}.", "weight": int(n != 2)} for n, (name, _) in enumerate(roles)]
+    plain = [message | {"weight": int(n != 2)} for n, message in enumerate(talk)]
+    expected, _ = written(llama3, tmp_path, [{"messages": plain}, {"messages": [talk[0], *CONVERSATION]}])
+    of_sharegpt = [{"from": {"assistant": "gpt"}.get(m["role"], "human"), "value": m["content"]} for m in CONVERSATION]
+    rows = [{"conversations": turns, "system": ""}, {"conversations": of_sharegpt, "system": "As system."}]
+    shards, said = written(llama3, tmp_path, rows, table=table)
+    assert shards == expected and "2 conversations from conversations of ShareGPT\n" in said
+    kinds = manifest_of(tmp_path / "o")["rows"]["kinds"]
+    assert kinds == {"conversations of ShareGPT": 2}
+    # Under another name, and messages under this one.
+    shards, _ = written(llama3, tmp_path, [{"talk": turns}, {"talk": [talk[0], *CONVERSATION]}], "--text-field", "talk")
+    assert shards == expected
+    shards, said = written(llama3, tmp_path, [{"conversations": plain}, {"conversations": [talk[0], *CONVERSATION]}])
+    assert shards == expected and "2 conversations from conversations\n" in said
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_prompts_with_completions(table, llama3, tmp_path):
+    """With --chat: of strings a user's message and the answer; of messages, what the prompt says is not learnt."""
+    strings = [{"prompt": m["content"], "completion": CONVERSATION[n + 1]["content"]} for n, m in enumerate(CONVERSATION[:1])]
+    expected, _ = written(llama3, tmp_path, [{"messages": CONVERSATION[:2]}])
+    shards, said = written(llama3, tmp_path, strings, table=table)
+    assert shards == expected and "1 conversations from prompt and completion\n" in said
+    silent = [CONVERSATION[1] | {"weight": 0}]
+    expected, _ = written(llama3, tmp_path, [{"messages": CONVERSATION[:1] + silent + CONVERSATION[2:]}])
+    shards, _ = written(llama3, tmp_path, [{"prompt": CONVERSATION[:3], "completion": CONVERSATION[3:]}], table=table)
+    assert shards == expected
+
+
+TAKES_PARTS = CHATML.replace(
+    "message.content +", "(message.content if message.content is string else message.content | map(attribute='text') | join('')) +"
+)
+ONLY_PARTS = CHATML.replace("message.content +", "message.content | map(attribute='text') | join('') +")
+PRINTS_LISTS = CHATML.replace("message.content +", "message.content ~")
+
+
+@pytest.mark.parametrize("template", [TAKES_PARTS, ONLY_PARTS, PRINTS_LISTS, CHATML, LLAMA3])
+def test_content_in_parts(template, llama3):
+    """Given as they are to a template that takes them, else joined."""
+    talk = [m | {"content": [{"type": "text", "text": m["content"][:3]}, {"type": "text", "text": m["content"][3:]}]}
+            for m in CONVERSATION]  # fmt: skip
+    assert chat_of(llama3, template).template.takes_parts == (template in (TAKES_PARTS, ONLY_PARTS))
+    usual = LLAMA3 if template == LLAMA3 else CHATML
+    assert documents_of(llama3, template, talk) == documents_of(llama3, usual, CONVERSATION)
+    talk[2]["content"].append({"type": "image_url", "image_url": "x"})
+    with pytest.raises(DataError, match="message 2 has a part of the type image_url\n"):
+        documents_of(llama3, template, talk)
+
+
 IGNORES = CHATML.replace("message.content", "(message.content or '')").replace(
     "messages %}", "messages if message.role != 'system' %}"
 )
