@@ -56,6 +56,7 @@ class StandIns:
         if not numbers.keys().isdisjoint(known):  # the library counts entries, and goes on from there
             raise DataError("the tokenizer's numbers have holes: words that spell special tokens cannot stay text")
         self.names, self.found = names, any_of([*names, GUARD])
+        self.words = {of.content for of in special.values() if of.single_word}  # no part of a longer word
         self.number_of = np.arange(max(numbers, default=-1) + 1, dtype=np.uint32)
         self.number_of[list(numbers)] = list(numbers.values())
 
@@ -64,6 +65,9 @@ class StandIns:
         parts, places, end = [], [], 0
         for match in self.found.finditer(text):
             stand_in = self.names.get(match[0], "")
+            around = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
+            if match[0] in self.words and re.search(r"\w", around):
+                continue
             parts += [text[end : match.start()], stand_in]
             places += [np.arange(end, match.start()), np.full(len(stand_in), match.start())]
             end = match.end()
