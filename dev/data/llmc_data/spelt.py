@@ -7,6 +7,7 @@ so the tokenizer treats what is around a special token in the same way as ever.
 """
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import tokenizers
@@ -21,11 +22,17 @@ def any_of(names) -> re.Pattern:
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
 
 
+@lru_cache
+def beginnings(special: re.Pattern) -> re.Pattern:
+    """The first character of each spelling, also of one that begins inside another."""
+    return re.compile(f"(?={special.pattern})(.)", re.DOTALL)
+
+
 def guarded(value, special: re.Pattern):
     """A value of JSON with guards in its strings, and how many."""
     if isinstance(value, str):
-        found = re.compile(f"(?={special.pattern})(.)", re.DOTALL)  # also those that begin inside another one
-        return found.sub(rf"\1{GUARD}", value), sum(1 for _ in special.finditer(value))
+        found = sum(1 for _ in special.finditer(value))
+        return beginnings(special).sub(rf"\1{GUARD}", value) if found else value, found
     if isinstance(value, list):
         pairs = [guarded(of, special) for of in value]
         return [of for of, _ in pairs], sum(count for _, count in pairs)

@@ -20,17 +20,25 @@ def texts(sources: list[Source], field: str, most: float) -> Iterator[str]:
     for source in sources:
         for batch in batches(source.path, source.label, source.format, Reading(field=field), None, 0):
             for piece, place in zip(batch.pieces, batch.places, strict=True):
-                text = piece.decode(errors="replace")
+                text = None if piece is None else piece.decode(errors="replace")
                 if batch.json:
-                    row = json.loads(text)
-                    text = row.get(field) if isinstance(row, dict) else None
-                    if not isinstance(text, str):
-                        where = f"{batch.file}: {batch.unit} {place}"
-                        raise DataError(f"{where}: no text in the field {field}\n  name another: --text-field")
+                    text = field_of(text, field)
+                if not isinstance(text, str):
+                    where = f"{batch.file}: {batch.unit} {place}"
+                    raise DataError(f"{where}: no text in the field {field}\n  name another: --text-field")
                 yield text
                 left -= len(text)
                 if left <= 0:
                     return
+
+
+def field_of(line: str, field: str):
+    """What a line of JSON has there; None if it is no JSON object, or has not the field."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row.get(field) if isinstance(row, dict) else None
 
 
 def train(documents: Iterator[str], size: int, out: Path) -> None:
