@@ -132,7 +132,7 @@ class Chat:
         """Where what the model says begins in the rendering of these messages: behind the generation prompt, if the
         rendering begins as the text that the model goes on from; else where it parts from that of another answer."""
         before = messages[:-1]
-        given = self.template.render_if_taken(before, tools, prompt=True) if before else None
+        given = self.template.render_if_taken(before, tools, prompt=True)  # many templates take no empty conversation
         if given is not None and text.startswith(given):
             return len(given)
         parted = len(os.path.commonprefix([text, self.other_answer(messages, tools)]))

@@ -39,7 +39,7 @@ def talk(seed: str, spelt: list[str]) -> tuple[list[dict], list[dict] | None]:
     with_tools, messages = rng.random() < 0.25, []
     if rng.random() < 0.4:
         messages.append({"role": "system", "content": words(rng, spelt)})
-    if rng.random() < 0.1:
+    if rng.random() < 0.1 and not with_tools:  # Llama 3.2 takes the first message for a user's, if there are tools
         messages.append(answer(rng, spelt, False))
     for _ in range(rng.randint(1, 4)):
         messages.append({"role": "user", "content": words(rng, spelt)})
