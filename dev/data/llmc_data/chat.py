@@ -164,7 +164,9 @@ class Chat:
         last = len(text) - len(behind) + end_of_turn.end()
         return last if whole.startswith(text[:last]) else None
 
-    def refuse_what_is_not_rendered(self, renderings: list[Rendering], messages: list[dict], tools: list | None) -> None:
+    def refuse_what_is_not_rendered(
+        self, renderings: list[Rendering], messages: list[dict], tools: list | None
+    ) -> None:
         """A template that ignores tools, calls or what a message says renders the same text without them."""
         lost = "its tools" if tools and self.same(renderings, messages, None, 0) else None
         for i, message in enumerate(messages):
@@ -184,7 +186,9 @@ class Chat:
     def same(self, renderings: list[Rendering], messages: list[dict], tools: list | None, i: int) -> bool:
         """Whether these messages and tools give the same text as before, in all renderings that have message i."""
         others = [rendering for rendering in renderings if rendering.messages > i]
-        return bool(others) and all(self.template.render_if_taken(messages[: of.messages], tools) == of.text for of in others)
+        return bool(others) and all(
+            self.template.render_if_taken(messages[: of.messages], tools) == of.text for of in others
+        )
 
     def marked_and_learnt(self, spans: list[Span], messages: list[dict], learns: list[bool]) -> list[Span]:
         """What the template marked, without the messages of weight 0."""

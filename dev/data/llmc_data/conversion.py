@@ -126,7 +126,9 @@ class Conversion:
         bad, rows = self.counts.bad, self.counts.rows
         if bad and (2 * bad > rows if at_end else bad == rows >= ALL_BAD):
             those = "the only row is" if rows == 1 else f"{bad} of {rows} rows are"
-            raise DataError(f"{self.counts.first_bad}\n  {those} bad: is this the right file, and the right --text-field?")
+            raise DataError(
+                f"{self.counts.first_bad}\n  {those} bad: is this the right file, and the right --text-field?"
+            )
 
     def save(self) -> None:
         """First the tokens are on disk, then the progress says so, then complete shards get their names."""
@@ -173,7 +175,9 @@ class Conversion:
         if self.tokenizer.path is None:
             return {}
         path = self.tokenizer.path
-        files = {TOKENIZER_FILE: own_file(path) if path.name == TOKENIZER_FILE else path} | {path.name: path for path in self.tokenizer.files}
+        files = {TOKENIZER_FILE: own_file(path) if path.name == TOKENIZER_FILE else path} | {
+            path.name: path for path in self.tokenizer.files
+        }
         files = {name: path.read_bytes() for name, path in files.items()}
         chat = self.encoding.template
         return files | (template.files_beside(chat[0], self.tokenizer) if chat else {})

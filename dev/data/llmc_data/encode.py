@@ -77,7 +77,9 @@ class Encoder:
         self.encoding = encoding
         self.tokenizer = open_tokenizer(encoding.tokenizer, encoding.parse_special)
         self.dtype = layout_for(self.tokenizer.vocabulary).dtype
-        self.chat = Chat(ChatTemplate(*encoding.template, self.tokenizer), self.tokenizer) if encoding.template else None
+        self.chat = (
+            Chat(ChatTemplate(*encoding.template, self.tokenizer), self.tokenizer) if encoding.template else None
+        )
         self.delimiter = delimiter.find(encoding.delimiter, encoding.delimiter_token, self.tokenizer)
 
     def encode(self, batch: Batch) -> Encoded:
@@ -100,16 +102,16 @@ class Encoder:
             with self.row_of(batch, n, result):
                 texts[n] = self.text(batch, n, result)
         ids = self.tokenizer.encode(list(texts.values()))
-        return [
-            Document(n, of, len(text.encode())) for (n, text), of in zip(texts.items(), ids, strict=True)
-        ]
+        return [Document(n, of, len(text.encode())) for (n, text), of in zip(texts.items(), ids, strict=True)]
 
     def masked(self, batch: Batch, result: Encoded) -> list[Document]:
         documents = []
         for n in range(len(batch.pieces)):
             with self.row_of(batch, n, result):
                 row = self.row(batch, n, result)
-                documents += self.conversation(batch, n, row, result) if self.chat else [self.completion(batch, n, row, result)]
+                documents += (
+                    self.conversation(batch, n, row, result) if self.chat else [self.completion(batch, n, row, result)]
+                )
         return documents
 
     @contextmanager

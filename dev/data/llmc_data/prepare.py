@@ -44,7 +44,9 @@ SOURCES = (
     " OWNER/NAME[@REVISION][:PATTERN] of the hub; tinyshakespeare, tinystories, fineweb-edu"
 )
 
-FIELD = "field or column of the text (text, or prompt and completion; with --chat messages, conversations, or those two)"
+FIELD = (
+    "field or column of the text (text, or prompt and completion; with --chat messages, conversations, or those two)"
+)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -171,7 +173,9 @@ def kind_of(options: argparse.Namespace, sources: list[Source]) -> str:
     return rows.COMPLETION if is_pair else rows.TEXT
 
 
-def delimiter_of(options: argparse.Namespace, kind: str, chat: ChatTemplate | None, tokenizer) -> tuple[str, str | None]:
+def delimiter_of(
+    options: argparse.Namespace, kind: str, chat: ChatTemplate | None, tokenizer
+) -> tuple[str, str | None]:
     """Its place and token, as the command asks for them; else as the kind of data needs it."""
     place, token = options.delimiter, options.delimiter_token
     if place is None and token is None and chat:
@@ -247,10 +251,14 @@ def summary(content: dict, options: argparse.Namespace) -> str:
     if "train" not in content["splits"]:
         lines.append("all documents fell to the held-out split: there is nothing to train on")
     if not all("xxh64" in record for record in content["shards"]):
-        lines.append("the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash")
+        lines.append(
+            "the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash"
+        )
     val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
     model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
-    packed = " --packed-documents on" * (content["delimiter"] is not None and any("learnt" in of for of in content["splits"].values()))
+    packed = " --packed-documents on" * (
+        content["delimiter"] is not None and any("learnt" in of for of in content["splits"].values())
+    )
     train = "./train_llama" + f" --model {model}" * (model is not None) + packed
     lines.append(f"{train} --train-data '{folder}/{content['name']}_train_*.bin'{val}")
     return "\n".join(lines)

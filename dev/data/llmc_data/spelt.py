@@ -10,7 +10,6 @@ import re
 from functools import lru_cache
 
 import numpy as np
-import tokenizers
 
 from llmc_data.errors import DataError
 
@@ -43,8 +42,10 @@ def guarded(value, special: re.Pattern):
 
 
 class StandIns:
-    def __init__(self, tokenizer: tokenizers.Tokenizer, special: dict[int, tokenizers.AddedToken]):
-        """Adds them to the tokenizer; they stand for `special`, by their numbers."""
+    def __init__(self, tokenizer, special: dict):
+        """Adds them to the tokenizer (of the library); they stand for `special`, its added tokens by their numbers."""
+        import tokenizers  # here, so that bytes do not wait for it
+
         known = tokenizer.get_vocab(with_added_tokens=True).values()
         names = {token.content: f"{AROUND_STAND_IN}{number}{AROUND_STAND_IN}" for number, token in special.items()}
         tokenizer.add_tokens(

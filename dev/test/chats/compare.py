@@ -219,7 +219,9 @@ def show(name: str, n: int, what: str, tokenizer: Tokenizer, got: list, expected
             at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
             for which, of in (("got", pairs), ("expected", pairs)):
                 chosen = [pair[which == "expected"] for pair in of[max(0, at - 12) : at + 12]]
-                print(f"  {which:9}", repr(tokenizer.decode([i for i, _ in chosen])), "".join(str(m) for _, m in chosen))
+                print(
+                    f"  {which:9}", repr(tokenizer.decode([i for i, _ in chosen])), "".join(str(m) for _, m in chosen)
+                )
             return
 
 
@@ -234,7 +236,9 @@ def main() -> int:
         for name in options.templates:
             if not compare(name, CASES[name], options.talks, options.seed, pathlib.Path(scratch) / name):
                 failed.append(name)
-    print(f"{len(options.templates) - len(failed)} passed, {len(failed)} failed" + f": {', '.join(failed)}" * bool(failed))
+    print(
+        f"{len(options.templates) - len(failed)} passed, {len(failed)} failed" + f": {', '.join(failed)}" * bool(failed)
+    )
     return bool(failed)
 
 
