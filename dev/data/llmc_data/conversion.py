@@ -1,10 +1,11 @@
 """Sources → shards and manifest: batches are read in order, tokenized by several processes, written in order."""
 
 import multiprocessing
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -204,6 +205,15 @@ class Conversion:
                 )
 
 
+def submit(pool: ProcessPoolExecutor, batch: Batch) -> Future[Encoded]:
+    """May start a process, which leaves Ctrl-C to this one from its beginning: it inherits what is blocked."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(encode, batch)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 def in_order(batches: Iterator, encoding: Encoding, processes: int) -> Iterator[tuple[int, Batch, Encoded]]:
     """Each batch with its tokens. No more are under way than keep all processes busy."""
     context = multiprocessing.get_context("spawn")
@@ -211,7 +221,7 @@ def in_order(batches: Iterator, encoding: Encoding, processes: int) -> Iterator[
         waiting = deque()
         try:
             for source, batch in batches:
-                waiting.append((source, batch, pool.submit(encode, batch)))
+                waiting.append((source, batch, submit(pool, batch)))
                 if len(waiting) > 2 * processes:
                     source, batch, encoded = waiting.popleft()
                     yield source, batch, encoded.result()
