@@ -31,6 +31,7 @@
 ## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 320 MB)
 ## make test-data       the tests of dev/data, in that environment
 ## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
+## make test-chats     tokens and masks of random talks beside transformers', in an environment of its own (about 0.2 GB)
 ## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
 ## make docs            write what dev/docs takes from the program: tables of options, of activations, of promises; a picture
 ## make docs-check      say which of these are stale
@@ -52,7 +53,7 @@ SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-chats test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -78,7 +79,7 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
+PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-chats test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
@@ -126,6 +127,9 @@ test-tokenizer:
 	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 100
 	@program=$(folder)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
 	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
+test-chats:
+	@scripts/python_environment chats dev/test/chats/requirements.txt 1
+	@build/chats/bin/python dev/test/chats/compare.py
 test-descriptors:
 	@dev/test/descriptors/cute.sh
 # The names of kernel programs and device tests. KERNELS="adamw rope" looks at some with ThreadSanitizer.

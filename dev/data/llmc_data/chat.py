@@ -1,178 +1,231 @@
-"""Conversations → text by a chat template, and which of it is learnt: what the assistant says, to its end of turn.
-
-Templates are Hugging Face's: jinja2, with `messages`, `tools`, `add_generation_prompt`, `bos_token`, `eos_token` and
-`raise_exception`. `strftime_now` is not there, so that the same conversations give the same tokens on any day.
+"""Conversations → documents: a conversation as its template renders it, and which of it is learnt, what the assistant
+says, to its end of turn.
 
 What is learnt of message i begins where the template's generation prompt after messages 0 to i-1 ends, and ends where
-the rendering of messages 0 to i does. Both must be beginnings of the whole rendering. A template that renders a message
-differently when more follow marks what is learnt itself, with {% generation %} … {% endgeneration %}.
+the rendering of messages 0 to i does. A template may render an answer differently when more follow: Qwen 3's drops the
+thinking before the last question. Then the answer is learnt in a document of its own, the rendering of messages 0 to i,
+as the model sees them when it answers; each answer in the longest such rendering in which it stands unchanged. Or the
+template marks what is learnt itself, with {% generation %} … {% endgeneration %}, in the rendering of all messages.
 
 A message with "weight": 0 is not learnt. What would be lost in silence is refused: tools and calls that the template does
 not render, and a conversation whose answers have a role that is not learnt.
 """
 
-import json
-import re
-from pathlib import Path
+import os
+from dataclasses import dataclass, field
 
-import jinja2
-from jinja2.ext import Extension
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import numpy as np
 
 from llmc_data.errors import DataError
-from llmc_data.links import own_file
-from llmc_data.tokenizer import CONFIG_FILE, TEMPLATE_FILE, Tokenizer
+from llmc_data.spelt import guarded
+from llmc_data.template import CLOSE, OPEN, WORDS, ChatTemplate
+from llmc_data.tokenizer import Tokenizer
 
-LLAMA3 = (
-    "{% if tools %}{{ raise_exception('it has tools, and this template renders text alone') }}{% endif %}"
-    "{% for message in messages %}"
-    "{% if message['tool_calls'] or message['content'] is not string %}"
-    "{{ raise_exception('message ' ~ loop.index0 ~ ' has ' ~ ('tool_calls' if message['tool_calls'] else 'no string'"
-    " ~ ' as its content') ~ ', and this template renders text alone') }}"
-    "{% endif %}{% if loop.first %}{{ bos_token }}{% endif %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}"
-    "{{ message['content'] | trim + '<|eot_id|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
-)
-TAG = re.compile(r"\{%([-+]?)\s*((?:end)?generation)\s*([-+]?)%\}")
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  # around what {% generation %} marks: code points that no text may use
 ANSWERS = "assistant"  # the role whose messages are learnt
 OTHER_ROLES = ("system", "developer", "user", "tool", "function", "ipython")  # which a conversation without it may have
 CALLS = ("tool_calls", "function_call")
 
-Spans = list[tuple[int, int]]
+
+@dataclass(frozen=True)
+class Span:
+    """A learnt stretch of a rendering, in characters."""
+
+    first: int
+    last: int
+    marked: bool = False  # by the template itself
+    closed: bool = True  # a special token at its end is the template's, not one of the words'
 
 
-class GenerationTag(Extension):
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
-
-    def marked(self, caller) -> str:
-        return OPEN + caller() + CLOSE
+@dataclass
+class Rendering:
+    text: str
+    messages: int  # that it renders: the first ones of the conversation
+    spans: list[Span] = field(default_factory=list)
 
 
-def raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
+@dataclass
+class Document:
+    ids: np.ndarray
+    mask: bytes  # 1: the token is learnt
+    messages: int
+    ends: list[int]  # the special tokens that end its learnt turns
 
 
-def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+@dataclass
+class Prepared:
+    """What a conversation gives."""
+
+    documents: list[Document]
+    spelt: int  # special tokens that others than the assistant spell: they stay text
 
 
-class ChatTemplate:
-    def __init__(self, source: str, name: str, tokenizer: Tokenizer):
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = to_json
-        environment.globals["raise_exception"] = raise_exception
-        self.source, self.name, self.tokenizer = source, name, tokenizer
-        begin, end = tokenizer.begin_and_end()
-        self.tokens = {"bos_token": begin or "", "eos_token": end or ""}
-        try:
-            self.template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise DataError(f"{name}: no chat template: {error}") from None
+class Chat:
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
+        self.template, self.tokenizer, self.spelling = template, tokenizer, tokenizer.spelling
 
-    def render(self, messages: list[dict], tools: list | None, prompt: bool = False) -> str:
-        try:
-            return self.template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **self.tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise DataError(
-                f"the template {self.name} refuses the conversation: {error}\n"
-                "  leave the conversation out, or give a template that takes it with --template FILE.jinja"
-            ) from None
+    def prepare(self, messages: list[dict], tools: list | None = None) -> Prepared:
+        """The documents of a conversation, in the order of their answers; a function of the conversation alone."""
+        messages = [self.without_parts(message, i) for i, message in enumerate(messages)]
+        messages, spelt = self.with_guards(messages)
+        tools, of_tools = guarded(tools, self.spelling)
+        renderings = self.renderings(messages, tools)
+        return Prepared([self.document(rendering) for rendering in renderings], spelt + of_tools)
 
-    def learnt(self, messages: list[dict], tools: list | None = None) -> tuple[str, Spans, bool]:
-        """The rendered conversation, the learnt stretches of it in characters, and whether the template marked them."""
-        text = self.render(messages, tools)
+    def without_parts(self, message: dict, i: int) -> dict:
+        """The message with its content joined, if that has parts and the template takes none. Text is all that they are."""
+        parts = message.get("content")
+        if not isinstance(parts, list):
+            return message
+        parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+        for part in parts:
+            kind = part.get("type") or "text" if isinstance(part, dict) else type(part).__name__
+            if kind != "text" or not isinstance(part.get("text"), str):
+                raise DataError(f"message {i} has a part of the type {kind}\n  expected parts of text: leave it out")
+        return message | {"content": parts if self.template.takes_parts else "".join(part["text"] for part in parts)}
+
+    def with_guards(self, messages: list[dict]) -> tuple[list[dict], int]:
+        """Special tokens that others than the assistant spell are guarded (spelt.py)."""
+        safe, spelt = [], 0
+        for message in messages:
+            if message["role"] != ANSWERS:
+                words, found = guarded(message, self.spelling)
+                message, spelt = words | {"role": message["role"]}, spelt + found
+            safe.append(message)
+        return safe, spelt
+
+    def renderings(self, messages: list[dict], tools: list | None) -> list[Rendering]:
+        text = self.template.render(messages, tools)
         learns = [weight_of(message, i) == 1 for i, message in enumerate(messages)]
         if OPEN in text:
-            self.refuse_what_is_not_rendered(text, messages, tools)
+            self.refuse_what_is_not_rendered([Rendering(text, len(messages))], messages, tools)
             text, spans = unmark(text)
-            return text, self.marked_and_learnt(spans, messages, learns), True
+            return [Rendering(text, len(messages), self.marked_and_learnt(spans, messages, learns))]
         strange = [message["role"] for message in messages if message["role"] not in OTHER_ROLES]
         if strange and ANSWERS not in strange:
             raise DataError(
                 f"no message has the role {ANSWERS}, whose messages are learnt, and one has the role {strange[0]}\n"
                 f"  rename it, or mark what is learnt in the template with {{% generation %}} … {{% endgeneration %}}"
             )
-        spans = []
-        for i, message in enumerate(messages):
-            if message["role"] == ANSWERS and learns[i]:
-                after = self.render(messages[: i + 1], tools)
-                before = self.render(messages[:i], tools, prompt=True) if i else self.before_first(messages, tools)
-                if not (text.startswith(after) and after.startswith(before)):
-                    raise DataError(
-                        f"the template {self.name} renders message {i} differently when more follow, or without its"
-                        " generation prompt\n  mark what is learnt in it with {% generation %} … {% endgeneration %}"
-                    )
-                spans.append((len(before), len(after)))
-        self.refuse_what_is_not_rendered(text, messages, tools)
-        return text, spans, False
+        renderings = [Rendering(text, len(messages))]  # from the longest to the shortest
+        for i in reversed(range(len(messages))):
+            if messages[i]["role"] == ANSWERS and learns[i]:
+                self.add_answer(renderings, messages[: i + 1], tools)
+        learnt = [rendering for rendering in reversed(renderings) if rendering.spans] or renderings
+        self.refuse_what_is_not_rendered(learnt, messages, tools)
+        return learnt
 
-    def before_first(self, messages: list[dict], tools: list | None) -> str:
-        """What stands before the words of an assistant that begins the conversation. Many templates render no empty
-        conversation, so the generation prompt is what they add after this message, and it stands before it, too."""
-        first = self.render(messages[:1], tools)
-        prompt = self.render(messages[:1], tools, prompt=True).removeprefix(first)
-        return first[: first.find(prompt) + len(prompt)] if prompt in first else prompt
+    def add_answer(self, renderings: list[Rendering], messages: list[dict], tools: list | None) -> None:
+        """Adds the stretch of the last of these messages to the longest rendering in which it stands unchanged, else to
+        one of its own."""
+        text = self.template.render(messages, tools)
+        first, closed = self.beginning(text, messages, tools), self.is_closed(messages, tools)
+        for rendering in renderings:
+            last = self.end_in(rendering.text, text, messages, tools)
+            if last is not None:
+                break
+        else:
+            rendering, last = Rendering(text, len(messages)), len(text)
+            renderings.append(rendering)
+        rendering.spans.insert(0, Span(first, last, closed=closed))
 
-    def refuse_what_is_not_rendered(self, text: str, messages: list[dict], tools: list | None) -> None:
+    def beginning(self, text: str, messages: list[dict], tools: list | None) -> int:
+        """Where what the model says begins in the rendering of these messages: behind the generation prompt, if the
+        rendering begins as the text that the model goes on from; else where it parts from that of another answer."""
+        before = messages[:-1]
+        given = self.template.render_if_taken(before, tools, prompt=True)  # many templates take no empty conversation
+        if given is not None and text.startswith(given):
+            return len(given)
+        parted = len(os.path.commonprefix([text, self.other_answer(messages, tools)]))
+        prompt = self.template.generation_prompt
+        found = text.rfind(prompt, 0, parted) if prompt and not before else -1
+        return found + len(prompt) if found >= 0 else parted
+
+    def other_answer(self, messages: list[dict], tools: list | None) -> str:
+        return self.template.render([*messages[:-1], {"role": ANSWERS, "content": WORDS}], tools)
+
+    def behind_words(self, messages: list[dict], tools: list | None) -> str:
+        """What the template renders behind the words of the last of these messages."""
+        return self.other_answer(messages, tools).rpartition(WORDS)[2]
+
+    def is_closed(self, messages: list[dict], tools: list | None) -> bool:
+        """Whether it is the template's, if a special token is the last in this answer."""
+        _, in_words = guarded(messages[-1], self.spelling)
+        return not in_words or self.spelling.search(self.behind_words(messages, tools)) is not None
+
+    def end_in(self, whole: str, text: str, messages: list[dict], tools: list | None) -> int | None:
+        """Where the answer that ends `text` ends in `whole`; None if it stands otherwise there. A template may end all of
+        a conversation with more than a turn, so the special token that ends the turn is enough."""
+        if whole.startswith(text):
+            return len(text)
+        behind = self.behind_words(messages, tools)
+        end_of_turn = self.spelling.search(behind)
+        if end_of_turn is None or not text.endswith(behind):
+            return None
+        last = len(text) - len(behind) + end_of_turn.end()
+        return last if whole.startswith(text[:last]) else None
+
+    def refuse_what_is_not_rendered(
+        self, renderings: list[Rendering], messages: list[dict], tools: list | None
+    ) -> None:
         """A template that ignores tools, calls or what a message says renders the same text without them."""
-
-        def same(messages: list[dict], tools: list | None) -> bool:
-            try:
-                return self.render(messages, tools) == text
-            except DataError:
-                return False  # the template asks for what was taken away
-
-        lost = "its tools" if tools and same(messages, None) else None
+        lost = "its tools" if tools and self.same(renderings, messages, None, 0) else None
         for i, message in enumerate(messages):
-            said = message.get("content")
-            seen = not isinstance(said, str) or said.strip() in text  # the usual case, which needs no rendering
+            said = [words.strip() for words in texts_of(message.get("content"))]
+            seen = any(all(words in of.text for words in said) for of in renderings)  # the usual case, which is quick
             for key in [key for key in CALLS if message.get(key)] + ["content"] * (not seen):
                 without = {name: value for name, value in message.items() if name != key}
                 without |= {"content": ""} if key == "content" else {}
-                if not lost and same([*messages[:i], without, *messages[i + 1 :]], tools):
+                if not lost and self.same(renderings, [*messages[:i], without, *messages[i + 1 :]], tools, i):
                     lost = f"the {key} of message {i}, whose role is {message['role']}"
         if lost:
             raise DataError(
-                f"the template {self.name} does not render {lost}\n"
+                f"the template {self.template.name} does not render {lost}\n"
                 "  leave the conversation out, or give a template that renders it with --template FILE.jinja"
             )
 
-    def marked_and_learnt(self, spans: Spans, messages: list[dict], learns: list[bool]) -> Spans:
+    def same(self, renderings: list[Rendering], messages: list[dict], tools: list | None, i: int) -> bool:
+        """Whether these messages and tools give the same text as before, in all renderings that have message i."""
+        others = [rendering for rendering in renderings if rendering.messages > i]
+        return bool(others) and all(
+            self.template.render_if_taken(messages[: of.messages], tools) == of.text for of in others
+        )
+
+    def marked_and_learnt(self, spans: list[Span], messages: list[dict], learns: list[bool]) -> list[Span]:
         """What the template marked, without the messages of weight 0."""
         if not all(learns):
             learns = [learns[i] for i, message in enumerate(messages) if message["role"] == ANSWERS]
             if len(learns) != len(spans):
                 raise DataError(
-                    f"the template {self.name} marks {len(spans)} stretches, and {len(learns)} messages have the role"
-                    f" {ANSWERS}: it is not known which stretch the weight 0 stands for\n  leave the weights out"
+                    f"the template {self.template.name} marks {len(spans)} stretches, and {len(learns)} messages have"
+                    f" the role {ANSWERS}: it is not known which stretch the weight 0 stands for\n"
+                    "  leave the weights out"
                 )
             spans = [span for span, learnt in zip(spans, learns, strict=True) if learnt]
-        return [(first, last) for first, last in spans if first < last]
+        return [span for span in spans if span.first < span.last]
 
-    def tokens_and_mask(self, messages: list[dict], tools: list | None = None):
-        """The tokens of the whole rendering, and for each whether it is learnt: it begins in a learnt stretch, and is no
-        white space behind the special token that ends the turn (ChatML renders a newline there)."""
-        text, spans, marked = self.learnt(messages, tools)
-        ids, starts = self.tokenizer.encode_rendered(text)
-        mask = bytearray(len(ids))
-        for first, last in spans:
-            inside = [t for t, start in enumerate(starts.tolist()) if first <= start < last]
-            special = [n for n, t in enumerate(inside) if int(ids[t]) in self.tokenizer.special_ids]
-            behind = inside[special[-1] + 1 :] if special and not marked else []
-            if behind and text[starts[behind[0]] : last].isspace():
-                del inside[-len(behind) :]
-            for t in inside:
-                mask[t] = 1
-        return ids, bytes(mask)
+    def document(self, rendering: Rendering) -> Document:
+        """The tokens of a rendering, and for each whether it is learnt: a character of it is in a learnt stretch, and it
+        is no white space behind the special token that ends the turn (ChatML renders a newline there)."""
+        text = rendering.text
+        ids, starts, stops = self.tokenizer.encode_rendered(text)
+        mask, ends = np.zeros(len(ids), np.uint8), []
+        for span in rendering.spans:
+            inside = np.flatnonzero((starts < span.last) & (stops > span.first))
+            special = [n for n, t in enumerate(inside) if int(ids[t]) in self.tokenizer.special] if span.closed else []
+            if special:
+                end, behind = inside[special[-1]], inside[special[-1] + 1 :]
+                blank = not len(behind) or text[starts[behind[0]] : span.last].isspace()
+                ends += [int(ids[end])] if blank else []
+                inside = inside[: -len(behind)] if len(behind) and blank and not span.marked else inside
+            mask[inside] = 1
+        return Document(ids, mask.tobytes(), rendering.messages, ends)
+
+
+def texts_of(content) -> list[str]:
+    """The strings of a message's content, which may have parts."""
+    parts = content if isinstance(content, list) else [content]
+    parts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return [part for part in parts if isinstance(part, str)]
 
 
 def weight_of(message: dict, i: int) -> int:
@@ -183,53 +236,12 @@ def weight_of(message: dict, i: int) -> int:
     return int(weight)
 
 
-def unmark(text: str) -> tuple[str, Spans]:
+def unmark(text: str) -> tuple[str, list[Span]]:
     """Takes the marks out of a text; where what stood between them is."""
     plain, spans, length = [], [], 0
     for n, part in enumerate(text.split(OPEN)):
         inside, _, outside = part.partition(CLOSE) if n else ("", "", part)
-        spans += [(length, length + len(inside))] * (n > 0)
+        spans += [Span(length, length + len(inside), marked=True)] * (n > 0)
         length += len(inside) + len(outside)
         plain += [inside, outside]
     return "".join(plain), spans
-
-
-def without_tags(source: str) -> str:
-    """The template for those that do not know {% generation %}: a comment stands in its place, which renders as
-    nothing and takes the same white space around it along."""
-    return TAG.sub(r"{#\1 \2 \3#}", source)
-
-
-def files_beside(source: str, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """What says to whoever talks with the model which template it was trained with."""
-    source = without_tags(source)
-    files = {TEMPLATE_FILE: source.encode()}
-    config = tokenizer.config(CONFIG_FILE)
-    if config.get("chat_template", source) != source:
-        files[CONFIG_FILE] = json.dumps(config | {"chat_template": source}, indent=2, ensure_ascii=False).encode()
-    return files
-
-
-def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
-    """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
-    given, path = path is not None, path or tokenizer.path.with_name(TEMPLATE_FILE)
-    if path.is_file():
-        return (path if given else own_file(path)).read_text(encoding="utf-8"), path.name
-    if given:
-        raise DataError(f"there is no template {path}")
-    template = tokenizer.config(CONFIG_FILE).get("chat_template")
-    if isinstance(template, list):  # several, by name
-        template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
-    if template:
-        return template, f"of {CONFIG_FILE}"
-    missing = [
-        name
-        for name in ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-        if tokenizer.tokenizer.token_to_id(name) is None
-    ]
-    if missing:
-        raise DataError(
-            f"no chat template stands beside {tokenizer.path}, and it has no {', '.join(missing)}, as Llama 3's needs\n"
-            "  give one with --template FILE.jinja"
-        )
-    return LLAMA3, "of Llama 3, built in"

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmc_data.chat import ChatTemplate
 from llmc_data.errors import DataError
-from llmc_data.tokenizer import USUAL_END, ByteTokenizer, Tokenizer
+from llmc_data.template import CLOSE, OPEN, ChatTemplate
+from llmc_data.tokenizer import USUAL_END, USUALLY_NOTHING, ByteTokenizer, Tokenizer
 
 PLACES = ("before", "after", "both", "none")
 SOME_TALK = [{"role": role, "content": "Yes."} for role in ("user", "assistant", "user", "assistant")]
@@ -65,14 +65,20 @@ def find(place: str, wanted: str | None, tokenizer: ByteTokenizer | Tokenizer) -
 
 def of_conversations(template: ChatTemplate, tokenizer: Tokenizer) -> tuple[str, str | None]:
     """Place and token where the command asks for none: the tokenizer's own before each conversation. ChatML begins or
-    ends every turn with that one; then a token that ends a text and that no turn has stands after each conversation,
-    which so begins as a prompt does."""
-    try:
-        ids, _ = template.tokens_and_mask(SOME_TALK)
-    except DataError:
+    ends every turn with that one, and Llama 2 every pair of turns; then a token that no turn has stands after each
+    conversation, which so begins as a prompt does: one that ends a text, or one that stands for nothing. There may be
+    none, and then nothing tells conversations apart."""
+    text = template.render_if_taken(SOME_TALK)
+    if text is None:
         return "before", None  # a template that takes only some conversations
-    if tokenizer.delimiter(None)[1] not in ids[1:]:
-        return "before", None
-    numbers = {name: tokenizer.tokenizer.token_to_id(name) for name in USUAL_END}
-    free = [name for name, number in numbers.items() if number is not None and number not in ids]
-    return ("after", free[0]) if free else ("before", None)
+    ids, _, _ = tokenizer.encode_rendered(text.replace(OPEN, "").replace(CLOSE, ""))
+    begin, end = tokenizer.begin_and_end()
+    if begin or end:
+        if tokenizer.delimiter(None)[1] not in ids[1:]:
+            return "before", None
+    named = tokenizer.named_tokens() or {}
+    for name in (*USUAL_END, named.get("pad_token"), named.get("unk_token"), *USUALLY_NOTHING):
+        number = tokenizer.tokenizer.token_to_id(name) if name else None
+        if number is not None and number not in ids:
+            return "after", name
+    return "none", None

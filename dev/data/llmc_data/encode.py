@@ -6,21 +6,27 @@ import os
 import re
 import signal
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
 
-from llmc_data import delimiter
-from llmc_data.chat import ChatTemplate
-from llmc_data.errors import DataError
-from llmc_data.readers import TOOLS, Batch
+from llmc_data import delimiter, rows
+from llmc_data.chat import Chat, texts_of
+from llmc_data.counts import Counts
+from llmc_data.errors import BadRow, DataError
+from llmc_data.readers import Batch
 from llmc_data.shards import layout_for
 from llmc_data.split import HELD_OUT, TRAIN, Tokens, is_held_out
+from llmc_data.template import ChatTemplate
 from llmc_data.tokenizer import open_tokenizer
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which only JSON's escapes can spell
+NOT_IN_CHATS = re.compile("[\ud800-\udfff\ufdd0-\ufdd4]")  # nor what template.py and spelt.py put between words
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,17 @@ class Encoding:
     delimiter: str = "before"  # one of delimiter.PLACES
     delimiter_token: str | None = None
     val_fraction: float = 0.0
-    field: str = "text"
+    kind: str = rows.TEXT  # of rows
+    field: str | None = "text"  # of a row; none: the usual ones of the kind
     strip: bool = False  # white space around a document goes
     replace_invalid: bool = True  # what is not UTF-8 becomes U+FFFD; else it is an error
+    skip_bad_rows: bool = True  # else they are an error
+    parse_special: bool = False  # special tokens that texts spell are these tokens, not letters
     template: tuple[str, str] | None = None  # of conversations: its text and name
+
+    @property
+    def masked(self) -> bool:
+        return self.kind != rows.TEXT
 
 
 @dataclass
@@ -42,64 +55,104 @@ class Encoded:
     """A batch's tokens, for each split that has any."""
 
     splits: dict[str, Tokens]
+    counts: Counts = field(default_factory=Counts)
     replaced: int = 0  # characters that were not UTF-8
     warnings: list[str] = field(default_factory=list)
+    bad_rows: list[str] = field(default_factory=list)  # what is wrong with each
+
+
+@dataclass
+class Document:
+    """Tokens of one row or piece, without delimiters."""
+
+    piece: int  # which of the batch
+    ids: np.ndarray
+    text_bytes: int
+    mask: bytes | None = None
+    end_is_learnt: bool = False  # the delimiter behind it is what a model has to say, too
 
 
 class Encoder:
     def __init__(self, encoding: Encoding):
         self.encoding = encoding
-        self.tokenizer = open_tokenizer(encoding.tokenizer)
+        self.tokenizer = open_tokenizer(encoding.tokenizer, encoding.parse_special)
         self.dtype = layout_for(self.tokenizer.vocabulary).dtype
-        self.template = ChatTemplate(*encoding.template, self.tokenizer) if encoding.template else None
+        self.chat = (
+            Chat(ChatTemplate(*encoding.template, self.tokenizer), self.tokenizer) if encoding.template else None
+        )
         self.delimiter = delimiter.find(encoding.delimiter, encoding.delimiter_token, self.tokenizer)
 
     def encode(self, batch: Batch) -> Encoded:
         result = Encoded({})
-        values = [self.decode(batch, n, result) for n in range(len(batch.pieces))]
-        if self.template:
-            documents = [self.conversation(batch, n, value) for n, value in enumerate(values)]
-        else:
-            texts = [self.text(batch, n, value, result) for n, value in enumerate(values)]
-            documents = [
-                (ids, None, len(text.encode())) for ids, text in zip(self.tokenizer.encode(texts), texts, strict=True)
-            ]
-        parts: dict[str, list[int]] = {}
-        for n in range(len(documents)):
-            split = HELD_OUT if is_held_out(batch.first_document + n, self.encoding.val_fraction) else TRAIN
-            parts.setdefault(split, []).append(n)
-        for split, members in parts.items():
-            result.splits[split] = self.joined(batch, documents, members)
+        documents = self.texts(batch, result) if self.encoding.kind == rows.TEXT else self.masked(batch, result)
+        result.counts.rows += len(batch.pieces) if batch.unit != "byte" else 0
+        result.counts.bad += len(result.bad_rows)
+        result.counts.first_bad = result.bad_rows[0] if result.bad_rows else None
+        parts: dict[str, list[Document]] = {}
+        for document in documents:
+            number = batch.first_document + document.piece
+            split = HELD_OUT if is_held_out(number, self.encoding.val_fraction) else TRAIN
+            parts.setdefault(split, []).append(document)
+        result.splits = {split: self.joined(batch, members) for split, members in parts.items()}
         return result
 
-    def joined(self, batch: Batch, documents: list, members: list[int]) -> Tokens:
+    def texts(self, batch: Batch, result: Encoded) -> list[Document]:
+        texts = {}
+        for n in range(len(batch.pieces)):
+            with self.row_of(batch, n, result):
+                texts[n] = self.text(batch, n, result)
+        ids = self.tokenizer.encode(list(texts.values()))
+        return [Document(n, of, len(text.encode())) for (n, text), of in zip(texts.items(), ids, strict=True)]
+
+    def masked(self, batch: Batch, result: Encoded) -> list[Document]:
+        documents = []
+        for n in range(len(batch.pieces)):
+            with self.row_of(batch, n, result):
+                row = self.row(batch, n, result)
+                documents += (
+                    self.conversation(batch, n, row, result) if self.chat else [self.completion(batch, n, row, result)]
+                )
+        return documents
+
+    @contextmanager
+    def row_of(self, batch: Batch, n: int, result: Encoded) -> Iterator[None]:
+        """What is wrong with the row is said with its place; then the row is skipped, unless the command forbids it."""
+        try:
+            yield
+        except BadRow as error:
+            error = BadRow(f"{place_of(batch, n)}: {error}")
+            if not self.encoding.skip_bad_rows:
+                raise error from None
+            result.bad_rows.append(str(error))
+
+    def joined(self, batch: Batch, documents: list[Document]) -> Tokens:
         """The tokens of some of a batch's documents, one after the other, with their delimiters."""
-        arrays, masks, starts, length = [], [], [], 0
-        for n in members:
-            ids, mask, _ = documents[n]
-            begins, ends = n > 0 or batch.begins, n < len(documents) - 1 or batch.ends
+        arrays, masks, starts, length, last_piece = [], [], [], 0, len(batch.pieces) - 1
+        for document in documents:
+            begins, ends = document.piece > 0 or batch.begins, document.piece < last_piece or batch.ends
             if begins:
                 starts.append(length)
-            before, after = self.delimiter.around(ids, rendered=self.template is not None)
+            before, after = self.delimiter.around(document.ids, rendered=self.chat is not None)
             before, after = before if begins else [], after if ends else []
-            arrays += [np.array(before, self.dtype), ids, np.array(after, self.dtype)]
-            length += len(before) + len(ids) + len(after)
-            if self.template:
-                masks += [bytes(len(before)), mask, bytes(len(after))]
+            arrays += [np.array(before, self.dtype), document.ids, np.array(after, self.dtype)]
+            length += len(before) + len(document.ids) + len(after)
+            if self.encoding.masked:
+                masks += [bytes(len(before)), document.mask, bytes([document.end_is_learnt] * len(after))]
         tokens = np.concatenate(arrays).astype(self.dtype)
-        text_bytes = sum(documents[n][2] for n in members)
-        unlearnt = sum(1 not in documents[n][1] for n in members) if self.template else 0
+        text_bytes = sum(document.text_bytes for document in documents)
+        unlearnt = sum(1 not in document.mask for document in documents) if self.encoding.masked else 0
         return Tokens(tokens.tobytes(), b"".join(masks), starts, text_bytes, unlearnt)
 
     def decode(self, batch: Batch, n: int, result: Encoded) -> str:
         raw = batch.pieces[n]
+        if raw is None:
+            raise BadRow(f"{self.encoding.field} is null\n  drop the row, or name another field with --text-field")
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
             text = raw.decode(errors="replace")
-            offset = error.start + (batch.places[n] if batch.unit == "byte" else 0)
-            place = f"byte {offset}" if batch.unit == "byte" else f"{batch.unit} {batch.places[n]}"
-            self.report_invalid(f"{batch.file}: {place}: not UTF-8 (byte 0x{raw[error.start]:02x})", result)
+            place = place_of(batch, n, error.start)
+            self.report_invalid(f"{place}: not UTF-8 (byte 0x{raw[error.start]:02x})", result)
             result.replaced += text.count("\ufffd") - raw.count("\ufffd".encode())
             return text
 
@@ -108,76 +161,95 @@ class Encoder:
             raise DataError(f"{what}\n  convert the file with iconv, or let it be replaced with --invalid-utf8 replace")
         result.warnings.append(what)
 
-    def row(self, batch: Batch, n: int, text: str):
-        """A JSON object that has the field."""
-        where, name = f"{batch.file}: {batch.unit} {batch.places[n]}", self.encoding.field
+    def row(self, batch: Batch, n: int, result: Encoded) -> dict:
+        """A JSON object."""
         try:
-            row = json.loads(text)
+            row = json.loads(self.decode(batch, n, result))
         except ValueError as error:
-            raise DataError(f"{where}: not JSON: {error}") from None
-        if isinstance(row, dict) and name in row and row[name] is None:
-            raise DataError(f"{where}: {name} is null\n  drop the {batch.unit}, or name another with --text-field")
-        if not isinstance(row, dict) or name not in row:
-            found = f"it has {', '.join(row) or 'none'}" if isinstance(row, dict) else f"it is {type(row).__name__}"
-            raise DataError(f"{where}: no field {name}\n  {found}: name the right one with --text-field")
+            raise BadRow(f"not JSON: {error}") from None
+        if not isinstance(row, dict):
+            wanted = rows.expected(self.encoding.kind, self.encoding.field)
+            raise BadRow(f"no field {wanted}\n  it is {type(row).__name__}, expected an object")
         return row
 
-    def text(self, batch: Batch, n: int, text: str, result: Encoded) -> str:
+    def field(self, row: dict) -> str:
+        """A text of it."""
+        name = self.encoding.field
+        if name not in row:
+            raise BadRow(rows.missing(row, self.encoding.kind, name))
+        if row[name] is None:
+            raise BadRow(f"{name} is null\n  drop the row, or name another field with --text-field")
+        if not isinstance(row[name], str):
+            raise BadRow(f"field {name} is {type(row[name]).__name__}, expected a string")
+        return row[name]
+
+    def whole(self, text: str, batch: Batch, n: int, result: Encoded) -> str:
+        """Without halves of surrogate pairs."""
+        if SURROGATE.search(text):
+            self.report_invalid(f"{place_of(batch, n)}: half a surrogate pair", result)
+            text, halves = SURROGATE.subn("\ufffd", text)
+            result.replaced += halves
+        return text
+
+    def text(self, batch: Batch, n: int, result: Encoded) -> str:
         """The text to tokenize of what stands in the file."""
         if batch.json:
-            text = self.row(batch, n, text)[self.encoding.field]
-            where = f"{batch.file}: {batch.unit} {batch.places[n]}"
-            if not isinstance(text, str):
-                raise DataError(f"{where}: field {self.encoding.field} is {type(text).__name__}, expected a string")
-            if SURROGATE.search(text):
-                self.report_invalid(f"{where}: half a surrogate pair", result)
-                text, halves = SURROGATE.subn("\ufffd", text)
-                result.replaced += halves
+            text = self.whole(self.field(self.row(batch, n, result)), batch, n, result)
+        else:
+            text = self.decode(batch, n, result)
+        self.note_spelt(text, batch, n, result)
         if self.encoding.strip:
             text = text.lstrip() if n > 0 or batch.begins else text
             text = text.rstrip() if n < len(batch.pieces) - 1 or batch.ends else text
         return text
 
-    def conversation(self, batch: Batch, n: int, text: str) -> tuple[np.ndarray, bytes, int]:
-        row, where = self.row(batch, n, text), f"{batch.file}: {batch.unit} {batch.places[n]}"
-        messages, tools = row[self.encoding.field], tools_of(row, where)
-        if SURROGATE.search(json.dumps([messages, tools], ensure_ascii=False)):
-            raise DataError(f"{where}: half a surrogate pair in a message")
-        if not (isinstance(messages, list) and messages and all(map(is_message, messages))):
-            raise DataError(
-                f'{where}: {self.encoding.field} is no conversation\n  expected [{{"role": …, "content": …}}, …]'
-            )
+    def note_spelt(self, text: str, batch: Batch, n: int, result: Encoded) -> None:
+        """Counts the special tokens that a text spells."""
+        counts = result.counts
+        for match in self.tokenizer.spelling.finditer(text):
+            counts.spelt += 1
+            if counts.first_spelt is None:
+                offset = len(text[: match.start()].encode()) if batch.unit == "byte" else 0
+                counts.first_spelt = f"{match[0]}, in {place_of(batch, n, offset)}"
+
+    def completion(self, batch: Batch, n: int, row: dict, result: Encoded) -> Document:
+        """A prompt and its completion, one text: a token is learnt that has a character of the completion."""
+        prompt, completion = (self.whole(of, batch, n, result) for of in rows.pair_of_texts(row))
+        if self.encoding.strip:
+            prompt, completion = prompt.lstrip(), completion.rstrip()
+        text = prompt + completion
+        self.note_spelt(text, batch, n, result)
+        ids, stops = self.tokenizer.encode_with_stops(text)
+        mask = (stops > len(prompt)).astype(np.uint8).tobytes()
+        return Document(n, ids, len(text.encode()), mask, end_is_learnt=True)
+
+    def conversation(self, batch: Batch, n: int, row: dict, result: Encoded) -> list[Document]:
+        messages, tools, shape = rows.conversation(row, self.encoding.field)
+        if odd := NOT_IN_CHATS.search(json.dumps([messages, tools], ensure_ascii=False)):
+            name = "half a surrogate pair" if SURROGATE.match(odd[0]) else f"U+{ord(odd[0]):X}, which no text may use,"
+            raise BadRow(f"{name} in a message")
         try:
-            ids, mask = self.template.tokens_and_mask([without_null_keys(m) for m in messages], tools)
-            self.delimiter.refuse_inside(ids)
+            prepared = self.chat.prepare(messages, tools)
+            for document in prepared.documents:
+                self.delimiter.refuse_inside(document.ids)
         except DataError as error:
-            raise DataError(f"{where}: {error}") from None
-        return ids, mask, sum(len(m["content"].encode()) for m in messages if isinstance(m.get("content"), str))
+            raise BadRow(str(error)) from None
+        counts = result.counts
+        counts.add(Counts(shapes={shape: 1}, several=len(prepared.documents) > 1, spelt=prepared.spelt))
+        if prepared.spelt and counts.first_spelt is None:
+            counts.first_spelt = f"in {place_of(batch, n)}"
+        documents = []
+        for document in prepared.documents:
+            counts.add(Counts(ends=dict(Counter(map(str, document.ends)))))
+            said = [words for message in messages[: document.messages] for words in texts_of(message.get("content"))]
+            size = sum(len(words.encode()) for words in said)
+            documents.append(Document(n, document.ids, size, document.mask))
+        return documents
 
 
-def is_message(value) -> bool:
-    said = isinstance(value, dict) and (value.get("content") is not None or value.get("tool_calls") is not None)
-    return said and isinstance(value.get("role"), str)
-
-
-def without_null_keys(message: dict) -> dict:
-    """So that a template that asks whether a message has tool_calls is told what counts. Null is a content."""
-    return {key: value for key, value in message.items() if value is not None or key == "content"}
-
-
-def tools_of(row: dict, where: str) -> list | None:
-    """A conversation's tools: a list, perhaps as JSON in a string, for columns that hold tools of many shapes."""
-    tools = row.get(TOOLS)
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools or "null")
-        except ValueError as error:
-            raise DataError(f"{where}: {TOOLS} is a string, but not JSON: {error}") from None
-    if not isinstance(tools, list | None):
-        raise DataError(
-            f"{where}: {TOOLS} is {type(tools).__name__}\n  expected a list, or a string that is one in JSON"
-        )
-    return tools
+def place_of(batch: Batch, n: int, offset: int = 0) -> str:
+    """File and place of a piece; of the byte at this offset in it, where places are bytes."""
+    return f"{batch.file}: {batch.unit} {batch.places[n] + (offset if batch.unit == 'byte' else 0)}"
 
 
 _encoder: Encoder

@@ -13,6 +13,10 @@ class DataError(Exception):
     """What stops a program of this room; the message is for its user."""
 
 
+class BadRow(DataError):
+    """What is wrong with one row alone, which can be skipped."""
+
+
 def exit_code(program: str, main: Callable[[], None]) -> int:
     """Runs a program; what goes wrong becomes a message on stderr."""
     try:

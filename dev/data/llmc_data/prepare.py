@@ -6,17 +6,19 @@ import re
 import sys
 from pathlib import Path
 
-from llmc_data import delimiter, manifest, progress
-from llmc_data.chat import ChatTemplate, find_template
+from llmc_data import delimiter, manifest, progress, rows
 from llmc_data.conversion import Conversion
 from llmc_data.download import cache_folder
 from llmc_data.encode import Encoding
 from llmc_data.errors import DataError, exit_code
-from llmc_data.readers import READERS, Reading
+from llmc_data.readers import READERS, Reading, names_of_rows
 from llmc_data.shards import MAX_TOKENS
 from llmc_data.sources import Source, resolve
+from llmc_data.template import ChatTemplate, find_template
 from llmc_data.tokenizer import open_tokenizer
 from llmc_data.unchanged import refuse_changed
+
+EMPTY_NAMED = 8  # of the files
 
 
 def number_of_tokens(text: str) -> int:
@@ -42,6 +44,10 @@ SOURCES = (
     " OWNER/NAME[@REVISION][:PATTERN] of the hub; tinyshakespeare, tinystories, fineweb-edu"
 )
 
+FIELD = (
+    "field or column of the text (text, or prompt and completion; with --chat messages, conversations, or those two)"
+)
+
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -65,7 +71,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="the delimiter (the tokenizer's begin of text, else its end; with after its end, else its begin)",
     )
     option("--format", choices=READERS, help="of all sources (by their names)")
-    option("--text-field", metavar="NAME", help="field or column of the text (text; with --chat messages)")
+    option("--text-field", metavar="NAME", help=FIELD)
     option(
         "--document-separator",
         type=escaped,
@@ -76,6 +82,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     option("--strip", action="store_true", help="drop white space at both ends of each document")
     option(
         "--invalid-utf8", choices=("replace", "error"), default="replace", help="by U+FFFD, with a warning (replace)"
+    )
+    option("--bad-rows", choices=("skip", "error"), default="skip", help="with a warning, and counted (skip)")
+    option(
+        "--special-tokens",
+        choices=("text", "parse"),
+        default="text",
+        help="those that texts spell stay letters, or become themselves (text); conversations have rules of their own",
     )
     option("--chat", action="store_true", help="the documents are conversations; masks say what is learnt")
     option(
@@ -101,39 +114,40 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("--template goes with --chat")
     if options.chat and not options.tokenizer:
         parser.error("--chat needs a --tokenizer")
+    if options.special_tokens == "parse" and (options.chat or not options.tokenizer):
+        parser.error("--special-tokens parse is for texts, and needs a --tokenizer")
     return options
 
 
 def conversion_of(options: argparse.Namespace) -> Conversion:
-    tokenizer = open_tokenizer(options.tokenizer)
+    tokenizer = open_tokenizer(options.tokenizer, options.special_tokens == "parse")
     template = find_template(options.template, tokenizer) if options.chat else None
-    place, token = options.delimiter or "before", options.delimiter_token
-    if template:
-        chat = ChatTemplate(*template, tokenizer)  # a bad one is refused before anything is read
-        if options.delimiter is None and token is None:
-            place, token = delimiter.of_conversations(chat, tokenizer)
+    chat = ChatTemplate(*template, tokenizer) if template else None  # a bad one is refused before anything is read
+    sources, empty = resolve(options.sources, options.cache, options.format)
+    kind = kind_of(options, sources)
+    place, token = delimiter_of(options, kind, chat, tokenizer)
     encoding = Encoding(
         tokenizer=options.tokenizer,
         delimiter=place,
         delimiter_token=token,
         val_fraction=options.val_fraction,
-        field=options.text_field or ("messages" if options.chat else "text"),
+        kind=kind,
+        field=options.text_field or ("text" if kind == rows.TEXT else None),
         strip=options.strip,
         replace_invalid=options.invalid_utf8 == "replace",
+        skip_bad_rows=options.bad_rows == "skip",
+        parse_special=options.special_tokens == "parse",
         template=template,
     )
-    border = delimiter.find(place, token, tokenizer).describe()
-    sources = resolve(options.sources, options.cache, options.format)
-    if options.chat and any(source.format == "text" for source in sources):
-        raise DataError("--chat takes conversations as JSON lines, parquet or arrow, not text files")
     return Conversion(
         sources=sources,
+        empty=empty,
         reading=Reading(
+            kind=kind,
             field=encoding.field,
             separator=options.document_separator and options.document_separator.encode(),
             keep_separator=options.keep_separator,
             cut=tokenizer.cut,
-            objects=options.chat,
         ),
         encoding=encoding,
         tokenizer=tokenizer,
@@ -142,8 +156,34 @@ def conversion_of(options: argparse.Namespace) -> Conversion:
         shard_tokens=options.shard_tokens,
         processes=options.processes,
         save_every=options.save_every,
-        command=command_of(options, sources, tokenizer, encoding, border),
+        command=command_of(options, sources, tokenizer, encoding, delimiter.find(place, token, tokenizer).describe()),
     )
+
+
+def kind_of(options: argparse.Namespace, sources: list[Source]) -> str:
+    """What the rows are read as. Without --chat the first row says whether all are prompts with completions."""
+    if options.chat:
+        if any(source.format == "text" for source in sources):
+            raise DataError("--chat takes conversations as JSON lines, parquet or arrow, not text files")
+        return rows.CHAT
+    names = names_of_rows(sources[0].path, sources[0].format) if options.text_field is None else []
+    is_pair = "text" not in names and all(name in names for name in rows.PAIR)
+    if is_pair and any(source.format == "text" for source in sources):
+        raise DataError("texts, and rows of a prompt and a completion: give them to one command each")
+    return rows.COMPLETION if is_pair else rows.TEXT
+
+
+def delimiter_of(
+    options: argparse.Namespace, kind: str, chat: ChatTemplate | None, tokenizer
+) -> tuple[str, str | None]:
+    """Its place and token, as the command asks for them; else as the kind of data needs it."""
+    place, token = options.delimiter, options.delimiter_token
+    if place is None and token is None and chat:
+        return delimiter.of_conversations(chat, tokenizer)
+    if place is None and kind == rows.COMPLETION:  # the model learns to end: something must stand there
+        begin, end = tokenizer.begin_and_end()
+        place = "both" if token is None and begin and end and begin != end else "after"
+    return place or "before", token
 
 
 def name_of(source: str) -> str:
@@ -164,11 +204,12 @@ def command_of(options: argparse.Namespace, sources: list[Source], tokenizer, en
         "shard_tokens": options.shard_tokens,
         "val_fraction": options.val_fraction,
         "format": options.format,
-        "text_field": encoding.field,
+        "text_field": encoding.field or {rows.CHAT: rows.MESSAGES}.get(encoding.kind, encoding.kind),
         "document_separator": options.document_separator,
         "keep_separator": options.keep_separator,
         "strip": options.strip,
         "invalid_utf8": options.invalid_utf8,
+        "special_tokens": options.special_tokens,
         "template": encoding.template and encoding.template[0],
     }
 
@@ -202,6 +243,7 @@ def summary(content: dict, options: argparse.Namespace) -> str:
             lines.append(f"       learnt: {of['learnt']:,} of {of['tokens']:,} tokens")
         if nothing := of.get("documents_not_learnt"):
             lines.append(f"       nothing is learnt of {nothing:,} of {of['documents']:,} conversations")
+    lines += remarks(content)
     if content["replaced_characters"]:
         lines.append(f"{content['replaced_characters']} characters were not UTF-8; they are U+FFFD now")
     if "val" not in content["splits"] and content["command"]["val_fraction"]:
@@ -209,12 +251,44 @@ def summary(content: dict, options: argparse.Namespace) -> str:
     if "train" not in content["splits"]:
         lines.append("all documents fell to the held-out split: there is nothing to train on")
     if not all("xxh64" in record for record in content["shards"]):
-        lines.append("the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash")
+        lines.append(
+            "the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash"
+        )
     val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
     model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
-    train = "./train_llama" + f" --model {model}" * (model is not None) + " --packed-documents on" * options.chat
+    packed = " --packed-documents on" * (
+        content["delimiter"] is not None and any("learnt" in of for of in content["splits"].values())
+    )
+    train = "./train_llama" + f" --model {model}" * (model is not None) + packed
     lines.append(f"{train} --train-data '{folder}/{content['name']}_train_*.bin'{val}")
     return "\n".join(lines)
+
+
+def remarks(content: dict) -> list[str]:
+    """What was met in the sources. (An older manifest does not say it.)"""
+    lines, of = [], content.get("rows", {})
+    for shape, count in of.get("kinds", {}).items():
+        lines.append(f"{count:,} conversations from {shape}")
+    if several := of.get("of_several_documents"):
+        lines.append(
+            f"{several:,} conversations became several documents: the template renders earlier answers differently"
+            " when more follow"
+        )
+    if skipped := of.get("skipped"):
+        lines.append(f"skipped {skipped:,} of {of['read']:,} rows: they are bad; --bad-rows error ends at the first")
+    if empty := content.get("empty_files"):
+        lines.append(f"skipped {len(empty)} empty file{'s' * (len(empty) > 1)}: {', '.join(empty[:EMPTY_NAMED])}")
+    spelt = content.get("special_tokens_spelt", {"count": 0})
+    if spelt["count"] and content.get("chat"):
+        lines.append(f"{spelt['count']:,} special tokens are spelt by others than the assistant; they stay text")
+    elif spelt["count"] and content["command"]["special_tokens"] == "text":
+        lines.append(
+            f"{spelt['count']:,} special tokens are spelt in the texts, the first {spelt['first']}; they are cut into"
+            " letters: --special-tokens parse makes them tokens, and --document-separator TOKEN divides texts at one"
+        )
+    if content.get("chat") and not content["delimiter"]:
+        lines.append("nothing stands between conversations: the template puts every token that could into its turns")
+    return lines
 
 
 def main() -> None:

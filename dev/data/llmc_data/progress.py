@@ -24,6 +24,7 @@ class Progress:
     after: list | None = None  # where reading goes on in that source
     document: int = 0  # the next one's number
     replaced: int = 0  # characters that were not UTF-8
+    counts: dict = field(default_factory=dict)  # of rows, as counts.py has them
     splits: dict = field(default_factory=dict)  # SplitWriter.save()
     read: dict | None = None  # BytesRead.saved()
 
@@ -51,7 +52,8 @@ def read(folder: Path) -> Progress | None:
 
 
 def refuse_other_command(folder: Path, earlier: dict, command: dict) -> None:
-    differing = [key for key in command if earlier.get(key) != json.loads(json.dumps(command[key]))]
+    # An option that is younger than what is there decided nothing about it.
+    differing = [key for key in command if key in earlier and earlier.get(key) != json.loads(json.dumps(command[key]))]
     if differing:
         key = differing[0]
         raise DataError(

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmc_data import rows
 from llmc_data.errors import DataError
+from llmc_data.shards import UINT16, UINT32
 
 BATCH_BYTES = 1 << 19
 READ_BYTES = 1 << 20
 ROWS = 256  # read at a time from parquet
-TOOLS = "tools"  # what a conversation may call
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow"}
 
 
@@ -20,11 +21,16 @@ FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": 
 class Reading:
     """How files are read."""
 
-    field: str = "text"  # of a row
+    kind: str = rows.TEXT  # of rows
+    field: str | None = "text"  # of a row; none: the usual ones of the kind
     separator: bytes | None = None  # between the documents of a text
     keep_separator: bool = False  # it ends the document before it
     cut: re.Pattern | None = None  # where a long text may be cut
-    objects: bool = False  # a row's field is any JSON value, not a string, and TOOLS may stand beside it
+
+    @property
+    def objects(self) -> bool:
+        """Rows of a table are read as JSON objects of some of its columns, not as the strings of one."""
+        return self.kind != rows.TEXT
 
 
 @dataclass
@@ -35,7 +41,7 @@ class Batch:
     unit: str  # of places: byte, line, row
     json: bool  # pieces are JSON objects that have the text in a field
     first_document: int
-    pieces: list[bytes]
+    pieces: list[bytes | None]  # None: a table's row has no text
     places: list[int]
     begins: bool  # the first piece begins its document
     ends: bool  # the last piece ends its document
@@ -45,7 +51,7 @@ class Batch:
 
 @dataclass
 class Piece:
-    text: bytes
+    text: bytes | None
     place: int
     after: list
     source_bytes: int
@@ -136,11 +142,12 @@ class TableReader:
     def check_columns(self, schema) -> None:
         import pyarrow as pa
 
-        if self.reading.field not in schema.names:
+        if not self.columns(schema):
             raise DataError(
-                f"{self.path}: no column {self.reading.field}\n"
-                f"  it has {', '.join(schema.names) or 'none'}: name the right one with --text-field"
+                f"{self.path}: {rows.missing(schema.names, self.reading.kind, self.reading.field, 'column')}"
             )
+        if self.reading.objects:
+            return
         kind = schema.field(self.reading.field).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         text = (
@@ -150,26 +157,21 @@ class TableReader:
             pa.types.is_binary,
             pa.types.is_large_binary,
         )
-        if not self.reading.objects and not any(is_text(kind) for is_text in text):
+        if not any(is_text(kind) for is_text in text):
             raise DataError(f"{self.path}: column {self.reading.field} holds {kind}\n  expected text")
 
     def columns(self, schema) -> list[str]:
         """What is read."""
-        beside = [TOOLS] if self.reading.objects and TOOLS in schema.names and self.reading.field != TOOLS else []
-        return [self.reading.field, *beside]
+        return rows.columns(self.reading.kind, self.reading.field, schema.names)
 
-    def texts(self, rows, first_row: int) -> list[bytes]:
+    def texts(self, batch) -> list[bytes | None]:
         """The rows of a record batch, as bytes."""
         import pyarrow as pa
 
-        column = rows.column(self.reading.field)
-        if column.null_count:
-            row = first_row + column.is_null().to_pylist().index(True)
-            where = f"{self.path}: row {row}: {self.reading.field}"
-            raise DataError(f"{where} is null\n  drop the row, or name another with --text-field")
         if self.reading.objects:
-            objects = rows.select(self.columns(rows.schema)).to_pylist()
+            objects = batch.select(self.columns(batch.schema)).to_pylist()
             return [json.dumps(without_nulls(value), default=str).encode() for value in objects]
+        column = batch.column(self.reading.field)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         return column.cast(pa.large_binary()).to_pylist()
@@ -205,7 +207,7 @@ class ParquetReader(TableReader):
             row = 0
             for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
                 if row + len(batch) > skipped:
-                    for text in self.texts(batch, before + row):
+                    for text in self.texts(batch):
                         row += 1
                         if row > skipped:
                             number = before + row - 1
@@ -227,13 +229,18 @@ class ArrowReader(TableReader):
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: no arrow file, or a damaged one: {error}") from None
 
-    def rows(self, mapped, after: list | None) -> Iterator[Piece]:
+    @staticmethod
+    def open(mapped):
+        """Its reader, and whether it is a file, not a stream."""
         import pyarrow as pa
 
-        first_batch, skipped = after or (0, 0)
         is_file = mapped.read(6) == b"ARROW1"
         mapped.seek(0)
-        reader = pa.ipc.open_file(mapped) if is_file else pa.ipc.open_stream(mapped)
+        return pa.ipc.open_file(mapped) if is_file else pa.ipc.open_stream(mapped), is_file
+
+    def rows(self, mapped, after: list | None) -> Iterator[Piece]:
+        first_batch, skipped = after or (0, 0)
+        reader, is_file = self.open(mapped)
         self.check_columns(reader.schema)
         count = reader.num_record_batches if is_file else 0
         batches = (reader.get_batch(i) for i in range(count)) if is_file else reader
@@ -242,11 +249,31 @@ class ArrowReader(TableReader):
             read = self.size * (number + 1) // count if is_file else mapped.tell()
             for start in range(0, len(batch), ROWS) if number >= first_batch else ():
                 if start + ROWS > skipped:
-                    for row, text in enumerate(self.texts(batch.slice(start, ROWS), before + start), start):
+                    for row, text in enumerate(self.texts(batch.slice(start, ROWS)), start):
                         if row >= skipped:
                             yield Piece(text, before + row, [number, row + 1], read)
             skipped = skipped if number < first_batch else 0
             before += len(batch)
+
+
+def names_of_rows(path: Path, format: str) -> list[str]:
+    """The fields of the first row; none of a text, or where the first line is no JSON object."""
+    try:
+        if format == "parquet":
+            import pyarrow.parquet as pq
+
+            return pq.read_schema(path).names
+        if format == "arrow":
+            import pyarrow as pa
+
+            with pa.memory_map(str(path)) as mapped:
+                return ArrowReader.open(mapped)[0].schema.names
+        if format == "jsonl":
+            row = json.loads(next(JsonlReader(path, Reading()).pieces(None)).text)
+            return list(row) if isinstance(row, dict) else []
+    except (OSError, ValueError, NotImplementedError, StopIteration, DataError):  # Arrow's are of these kinds
+        pass  # reading it says what is wrong
+    return []
 
 
 READERS = {"text": TextReader, "jsonl": JsonlReader, "parquet": ParquetReader, "arrow": ArrowReader}
@@ -277,6 +304,8 @@ def refuse_binary(path: Path) -> None:
         raise DataError(f"{path} is compressed with {packed}\n  unpack it: {UNPACK[packed]}")
     if first.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16\n  write it as UTF-8: iconv -f utf-16 -t utf-8")
+    if path.suffix == ".bin":
+        refuse_tokens(path, first)
     if b"\0" in first:
         where = f"byte {first.index(0)} is 0"
         raise DataError(f"{path} is binary: {where}\n  leave it out, or write its text as UTF-8 (without bytes of 0)")
@@ -285,6 +314,21 @@ def refuse_binary(path: Path) -> None:
         raise DataError(
             f"{path} is binary, or text in another encoding: {broken} of its first {len(first)} bytes begin no"
             " character of UTF-8\n  leave it out, or write it as UTF-8: iconv"
+        )
+
+
+def refuse_tokens(path: Path, first: bytes) -> None:
+    """A .bin that holds tokens, of which nothing is left to prepare."""
+    magic, size = int.from_bytes(first[:4], "little"), path.stat().st_size
+    if magic in (UINT16.magic, UINT32.magic):
+        raise DataError(f"{path} is a shard of tokens already\n  train on it: ./train_llama --train-data {path}")
+    if size % 2 == 0 and b"\0" in first:
+        header = "struct.pack('<256i',20240520,1,os.path.getsize(f)//2,*[0]*253)"
+        new = path.with_name(f"{path.stem}_000001.bin")
+        raise DataError(
+            f"{path} is no text; it may be tokens of 2 bytes without a header, as nanoGPT writes them\n"
+            f"  this line puts llm.c's header before them, for --train-data {new}:\n"
+            f"  python3 -c \"import os,struct;f='{path}';open('{new}','wb').write({header}+open(f,'rb').read())\""
         )
 
 
@@ -302,7 +346,7 @@ def batches(
         batch.pieces.append(piece.text)
         batch.places.append(piece.place)
         batch.ends, batch.after, batch.source_bytes = piece.ends, piece.after, piece.source_bytes
-        size += len(piece.text)
+        size += len(piece.text or b"")
         if size >= BATCH_BYTES or not piece.ends:
             document += len(batch.pieces) - (not piece.ends)
             yield batch

@@ -33,15 +33,17 @@ class Source:
         return str(self.path)
 
 
-def resolve(arguments: list[str], cache: Path, format: str | None) -> list[Source]:
-    """The sources' files; those of the web are here afterwards."""
-    sources = [source for argument in arguments for source in files_of(argument, cache, format)]
+def resolve(arguments: list[str], cache: Path, format: str | None) -> tuple[list[Source], list[str]]:
+    """The sources' files, and the names of those that are empty; those of the web are here afterwards."""
+    found = [source for argument in arguments for source in files_of(argument, cache, format)]
+    sources = [source for source in found if source.path.stat().st_size]
+    empty = [source.label for source in found if not source.path.stat().st_size]
+    if not sources:
+        raise DataError(f"{empty[0]} is empty\n  give another source, or look what became of it")
     for source in sources:
-        if source.path.stat().st_size == 0:
-            raise DataError(f"{source.path} is empty\n  leave it out, or look what became of it")
         if source.format in ("text", "jsonl"):
             refuse_binary(source.path)
-    return sources
+    return sources, empty
 
 
 def files_of(argument: str, cache: Path, format: str | None) -> list[Source]:

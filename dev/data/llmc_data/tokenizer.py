@@ -1,12 +1,13 @@
 """Text → tokens: by any tokenizer.json, or byte by byte."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from llmc_data import cuts
+from llmc_data import cuts, spelt
 from llmc_data.errors import DataError
 from llmc_data.links import own_file
 from llmc_data.shards import sha256_of
@@ -14,20 +15,26 @@ from llmc_data.shards import sha256_of
 FILE = "tokenizer.json"
 CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 BESIDE = (CONFIG_FILE, "special_tokens_map.json", TEMPLATE_FILE)
+PART = 1 << 19  # bytes of a long text that are tokenized at once
 # Where nothing beside tokenizer.json names the tokens that begin and end a text.
 USUAL_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 USUAL_END = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+USUALLY_NOTHING = ("<pad>", "[PAD]", "<unk>")  # tokens that stand for nothing in a text
 
 
 class ByteTokenizer:
     """Each byte of the UTF-8 text is a token. The delimiter is 255, a byte that no UTF-8 text has."""
 
     name, path, files, sha256 = "bytes", None, (), None
-    vocabulary, special_ids = 256, frozenset()
+    vocabulary, spelling = 256, spelt.any_of(())
     cut = cuts.BETWEEN_CHARACTERS
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+
+    def encode_with_stops(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        sizes = [len(character.encode()) for character in text]
+        return self.encode([text])[0], np.repeat(np.arange(1, len(text) + 1), sizes)
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
@@ -42,9 +49,11 @@ class ByteTokenizer:
 
 
 class Tokenizer:
-    """A tokenizer.json, with what stands beside it. Text is only text: special tokens that it spells stay letters."""
+    """A tokenizer.json, with what stands beside it."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, parse_special: bool = False):
+        """`parse_special`: special tokens that a text spells are these tokens; else text is only text, and they stay
+        letters."""
         import tokenizers  # here, so that bytes do not wait for it
 
         self.path = path / FILE if path.is_dir() else path
@@ -63,12 +72,13 @@ class Tokenizer:
             ) from None
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.encode_special_tokens = self.text_only = not parse_special
         self.sha256 = sha256_of(self.path)
         self.vocabulary = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added = self.tokenizer.get_added_tokens_decoder()
-        self.special_ids = frozenset(number for number, token in added.items() if token.special)
-        self.cut = cuts.proven(self.rules)
+        self.special = {number: token for number, token in added.items() if token.special}
+        self.spelling = spelt.any_of(token.content for token in self.special.values())
+        self.cut = cuts.proven(self.rules, parse_special)
 
     @property
     def files(self) -> list[Path]:
@@ -76,17 +86,52 @@ class Tokenizer:
         return [own_file(path) for name in BESIDE if (path := self.path.with_name(name)).is_file()]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        """Long texts part by part, where a cut is proven to change no token: each byte takes up to 150 of memory."""
+        short = [text for text in texts if len(text) < 2 * PART]
+        encodings = iter(self.tokenizer.encode_batch_fast(short, add_special_tokens=False))
+        return [
+            np.concatenate([self.encode_part(part) for part in self.parts(text)])
+            if len(text) >= 2 * PART
+            else np.array(next(encodings).ids, dtype=np.uint32)
+            for text in texts
+        ]
 
-    def encode_rendered(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """A conversation with its special tokens, and at which character each token begins."""
-        self.tokenizer.encode_special_tokens = False
+    def encode_part(self, part: str) -> np.ndarray:
+        return np.array(self.tokenizer.encode_batch_fast([part], add_special_tokens=False)[0].ids, dtype=np.uint32)
+
+    def parts(self, text: str) -> Iterator[str]:
+        rest = text.encode()
+        while self.cut and len(rest) >= 2 * PART and (cut := self.cut.search(rest, PART)):
+            yield rest[: cut.end()].decode()
+            rest = rest[cut.end() :]
+        yield rest.decode()
+
+    def encode_with_stops(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of a text, and at which character each ends."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        self.tokenizer.encode_special_tokens = True
-        return np.array(encoding.ids, dtype=np.uint32), np.array(
-            [start for start, _ in encoding.offsets], dtype=np.int64
-        )
+        stops = np.array([end for _, end in encoding.offsets], dtype=np.int64)
+        return np.array(encoding.ids, dtype=np.uint32), stops
+
+    def encode_rendered(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A conversation with its special tokens, but those that have a guard inside (spelt.py), and at which characters
+        each token begins and ends. A token of no character counts as one of the character behind it."""
+        places = None
+        if spelt.GUARD in text:
+            text, places = self.stand_ins.put_in(text)
+        self.tokenizer.encode_special_tokens = places is not None
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        self.tokenizer.encode_special_tokens = self.text_only
+        ids = np.array(encoding.ids, dtype=np.uint32)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        starts, ends = offsets[:, 0], np.maximum(offsets[:, 1], offsets[:, 0] + 1)
+        if places is not None:
+            ids = self.stand_ins.number_of[ids]
+            starts, ends = places[starts], places[ends - 1] + 1
+        return ids, starts, ends
+
+    @cached_property
+    def stand_ins(self) -> spelt.StandIns:
+        return spelt.StandIns(self.tokenizer, self.special)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -103,14 +148,21 @@ class Tokenizer:
 
     def begin_and_end(self) -> tuple[str | None, str | None]:
         """The tokens that begin and end a text, as the files beside tokenizer.json name them, else the usual ones."""
-        named = self.config("special_tokens_map.json") | self.config(CONFIG_FILE)
-        if "bos_token" in named or "eos_token" in named:
-            return token_text(named.get("bos_token")), token_text(named.get("eos_token"))
+        named = self.named_tokens()
+        if named is not None:
+            return named.get("bos_token"), named.get("eos_token")
         known = [
             [name for name in usual if self.tokenizer.token_to_id(name) is not None]
             for usual in (USUAL_BEGIN, USUAL_END)
         ]
         return tuple(names[0] if names else None for names in known)
+
+    def named_tokens(self) -> dict[str, str | None] | None:
+        """bos_token, eos_token, pad_token, …, as the files beside tokenizer.json name them; None if they name neither."""
+        named = self.config("special_tokens_map.json") | self.config(CONFIG_FILE)
+        if "bos_token" not in named and "eos_token" not in named:
+            return None
+        return {name: token_text(of) for name, of in named.items() if name.endswith("_token")}
 
     def config(self, name: str) -> dict:
         path = self.path.with_name(name)
@@ -123,9 +175,10 @@ class Tokenizer:
         return config if isinstance(config, dict) else {}
 
 
-def token_text(token: str | dict | None) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
+def token_text(token) -> str | None:
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
-def open_tokenizer(path: Path | None) -> ByteTokenizer | Tokenizer:
-    return ByteTokenizer() if path is None else Tokenizer(path)
+def open_tokenizer(path: Path | None, parse_special: bool = False) -> ByteTokenizer | Tokenizer:
+    return ByteTokenizer() if path is None else Tokenizer(path, parse_special)

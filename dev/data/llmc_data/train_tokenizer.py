@@ -20,17 +20,25 @@ def texts(sources: list[Source], field: str, most: float) -> Iterator[str]:
     for source in sources:
         for batch in batches(source.path, source.label, source.format, Reading(field=field), None, 0):
             for piece, place in zip(batch.pieces, batch.places, strict=True):
-                text = piece.decode(errors="replace")
+                text = None if piece is None else piece.decode(errors="replace")
                 if batch.json:
-                    row = json.loads(text)
-                    text = row.get(field) if isinstance(row, dict) else None
-                    if not isinstance(text, str):
-                        where = f"{batch.file}: {batch.unit} {place}"
-                        raise DataError(f"{where}: no text in the field {field}\n  name another: --text-field")
+                    text = field_of(text, field)
+                if not isinstance(text, str):
+                    where = f"{batch.file}: {batch.unit} {place}"
+                    raise DataError(f"{where}: no text in the field {field}\n  name another: --text-field")
                 yield text
                 left -= len(text)
                 if left <= 0:
                     return
+
+
+def field_of(line: str, field: str):
+    """What a line of JSON has there; None if it is no JSON object, or has not the field."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row.get(field) if isinstance(row, dict) else None
 
 
 def train(documents: Iterator[str], size: int, out: Path) -> None:
@@ -40,9 +48,7 @@ def train(documents: Iterator[str], size: int, out: Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = byte_level, decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(documents, trainer)
     if tokenizer.get_vocab_size() != size:
         raise DataError(
@@ -68,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.vocab_size < 257:
         parser.error(f"--vocab-size {args.vocab_size}: 256 bytes and {END} are 257 tokens")
-    train(texts(resolve(args.sources, args.cache, None), args.text_field, args.most), args.vocab_size, args.out)
+    train(texts(resolve(args.sources, args.cache, None)[0], args.text_field, args.most), args.vocab_size, args.out)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ BAD = {  # name: (content or what writes it, message)
     "cut.jsonl": (GOOD * 3 + b'{"te', "cut.jsonl: line 4: not JSON: "),
     "array.json": (b'[{"text": "x"}]', "array.json: line 1: a JSON array\n  expected an object a line"),
     "missing.jsonl": (GOOD + b'{"content": "x"}\n', "missing.jsonl: line 2: no field text\n  it has content"),
-    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: text is null\n  drop the line, or name another"),
+    "null.jsonl": (GOOD + b'{"text": null}\n', "null.jsonl: line 2: text is null\n  drop the row, or name another"),
     "number.jsonl": (GOOD + b'{"text": 3}\n', "number.jsonl: line 2: field text is int, expected a string"),
     "list.jsonl": (GOOD + b'["text"]\n', "list.jsonl: line 2: no field text\n  it is list"),
     "column.parquet": (parquet({"content": ["x"], "n": [1]}), "no column text\n  it has content, n: name"),
@@ -76,16 +76,78 @@ def test_bad_sources(name, tmp_path):
         (tmp_path / name).write_bytes(content)
     else:
         content(tmp_path / name)
-    refused = refusal(tmp_path / name, "--out", tmp_path / "o", *COMMON)
+    refused = refusal(tmp_path / name, "--out", tmp_path / "o", "--bad-rows", "error", *COMMON)
     assert message in refused and str(tmp_path / name) in refused
     assert not (tmp_path / "o").exists() or not shards_of(tmp_path / "o")
+
+
+def test_bad_rows_are_skipped(tmp_path):
+    """With a warning each, up to five, and counted; the other documents keep their numbers, so what is held out stays."""
+    rows = [b'{"text": "%d"}\n' % n for n in range(400)]
+    bad = {3: b"{", 50: b'{"text": 3}', 51: b"[1]", 52: b'{"content": "x"}', 53: b'{"text": null}', 390: b"no JSON"}
+    for n, line in bad.items():
+        rows[n] = line + b"\n"
+    (tmp_path / "d.jsonl").write_bytes(b"".join(rows))
+    common = (tmp_path / "d.jsonl", "--name", "x", "--val-fraction", 0.2)
+    done = prepare(*common, "--out", tmp_path / "o", "--processes", 2)
+    documents = [[] if n in bad else [255, *b"%d" % n] for n in range(400)]
+    assert shards_of(tmp_path / "o") == expected_shards("x", documents, 10**8, 0.2)
+    assert done.stderr.count("the row is skipped") == 5 and "d.jsonl: line 4: not JSON" in done.stderr
+    assert "skipped 6 of 400 rows" in done.stdout
+    manifest = manifest_of(tmp_path / "o")
+    assert manifest["rows"] == {"read": 400, "skipped": 6} and manifest["special_tokens_spelt"]["count"] == 0
+    assert sum(split["documents"] for split in manifest["splits"].values()) == 394
+    # From a table; and what does not start at the first row goes on with what was counted.
+    table = {"text": [None if n in bad else str(n) for n in range(400)]}
+    pq.write_table(pa.table(table), tmp_path / "d.parquet")
+    said = prepare(tmp_path / "d.parquet", *common[1:], "--out", tmp_path / "p").stdout
+    assert "skipped 6 of 400 rows" in said and shards_of(tmp_path / "p") == shards_of(tmp_path / "o")
+
+
+def test_many_bad_rows_are_refused(tmp_path):
+    """More than half, or a thousand and none of them good: the wrong field or file."""
+    (tmp_path / "half.jsonl").write_bytes(GOOD * 5 + b"{\n" * 5)
+    assert "skipped 5 of 10 rows" in prepare(tmp_path / "half.jsonl", "--out", tmp_path / "half", *COMMON).stdout
+    (tmp_path / "more.jsonl").write_bytes(GOOD * 5 + b"{\n" * 6)
+    for _ in range(2):
+        refused = refusal(tmp_path / "more.jsonl", "--out", tmp_path / "more", *COMMON)
+        assert "more.jsonl: line 6: not JSON" in refused and "6 of 11 rows are bad" in refused
+    (tmp_path / "all.jsonl").write_bytes(b'{"body": "%s"}\n' % (b"x" * 99) * 40_000)
+    refused = refusal(tmp_path / "all.jsonl", "--out", tmp_path / "all", *COMMON)
+    assert "all.jsonl: line 1: no field text\n  it has body" in refused and "40000" not in refused
+    assert "of 40000 rows" not in refused and not shards_of(tmp_path / "all")
+    (tmp_path / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "Hi."}]}\n')
+    assert "are prepared with --chat" in refusal(tmp_path / "chat.jsonl", "--out", tmp_path / "o", *COMMON)
+
+
+def test_empty_files_are_skipped(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    for name in ("b.txt", "c.jsonl"):
+        (tmp_path / name).touch()
+    said = prepare(*(tmp_path / name for name in ("b.txt", "a.txt", "c.jsonl")), "--out", tmp_path / "o", *COMMON).stdout
+    assert f"skipped 2 empty files: {tmp_path}/b.txt, {tmp_path}/c.jsonl" in said
+    assert manifest_of(tmp_path / "o")["empty_files"] == [f"{tmp_path}/b.txt", f"{tmp_path}/c.jsonl"]
+    assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *b"text"]], 10**8, 0)
+
+
+def test_files_of_tokens(tmp_path):
+    """llm.c's are trained on as they are; nanoGPT's have no header, and the line that is printed gives them one."""
+    tokens = np.arange(3000, dtype="<u2")
+    (tmp_path / "mine.bin").write_bytes(shard(tokens))
+    refused = refusal(tmp_path / "mine.bin", "--out", tmp_path / "o", *COMMON)
+    assert f"is a shard of tokens already\n  train on it: ./train_llama --train-data {tmp_path}/mine.bin" in refused
+    (tmp_path / "train.bin").write_bytes(tokens.tobytes())
+    refused = refusal(tmp_path / "train.bin", "--out", tmp_path / "o", *COMMON)
+    assert "without a header, as nanoGPT writes them" in refused
+    run("bash", "-c", refused.splitlines()[-1].strip())
+    assert (tmp_path / "train_000001.bin").read_bytes() == shard(tokens)
 
 
 def test_a_bad_line_behind_complete_shards(tmp_path):
     """They stay; with the line mended the same command goes on."""
     good = b'{"text": "' + b"x" * 999 + b'"}\n'
     (tmp_path / "d.jsonl").write_bytes(good * 3000 + b"{bad" + good[4:] + good)
-    arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--shard-tokens", 400_000, *COMMON)
+    arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--shard-tokens", 400_000, "--bad-rows", "error", *COMMON)
     for _ in range(2):  # the second one goes on behind complete shards: the same line
         assert "line 3001: not JSON" in refusal(*arguments)
     kept = shards_of(tmp_path / "o")
@@ -235,10 +297,10 @@ def test_a_source_that_changed_where_it_was_read(tmp_path):
     for contents in ([other + line * 9, line * 3000 + bad], [line * 10, other + line * 2999 + bad]):
         for path, content in zip(sources, [line * 10, line * 3000 + bad], strict=True):
             path.write_bytes(content)
-        assert "line 3001: not JSON" in refusal(*arguments, "--restart")
+        assert "line 3001: not JSON" in refusal(*arguments, "--bad-rows", "error", "--restart")
         for path, content in zip(sources, contents, strict=True):
             path.write_bytes(content)
-        assert "jsonl changed after this command had read of it" in refusal(*arguments)
+        assert "jsonl changed after this command had read of it" in refusal(*arguments, "--bad-rows", "error")
     sources[1].write_bytes(line * 3000 + b"\n" * len(bad))
     prepare(*arguments)
     assert shards_of(tmp_path / "o") == expected_shards("x", [[255, *b"x" * 999]] * 3010, 400_000, 0)

@@ -11,8 +11,9 @@ import pytest
 import tokenizers
 from conftest import INSPECT, SPECIAL, encoder, held_out, manifest_of, mask, prepare, refusal, run, shard, shards_of
 from conftest import some_documents, tokens_of, write_lines
-from llmc_data.chat import LLAMA3, ChatTemplate, without_tags
+from llmc_data.chat import Chat
 from llmc_data.errors import DataError
+from llmc_data.template import LLAMA3, ChatTemplate, without_tags
 from llmc_data.tokenizer import Tokenizer
 
 BOS, EOS, START, END, EOT = range(5)
@@ -87,12 +88,26 @@ def test_llama3(llama3, tmp_path):
     assert shards_of(tmp_path / "p") == expected
 
 
-def learnt_text(folder, template: str, messages) -> list[str]:
-    """The learnt stretches, decoded."""
+def chat_of(folder, template: str) -> Chat:
     tokenizer = Tokenizer(folder)
-    ids, learnt = ChatTemplate(template, "t", tokenizer).tokens_and_mask(messages)
-    edges = np.flatnonzero(np.diff(np.frombuffer(learnt, "u1"), prepend=0, append=0)).reshape(-1, 2)
-    return [tokenizer.decode(ids[first:last].tolist()) for first, last in edges]
+    return Chat(ChatTemplate(template, "t", tokenizer), tokenizer)
+
+
+def documents_of(folder, template: str, messages, tools=None) -> list[tuple[str, list[str]]]:
+    """Each document's text, and its learnt stretches, decoded."""
+    chat, found = chat_of(folder, template), []
+    for document in chat.prepare(messages, tools).documents:
+        edges = np.flatnonzero(np.diff(np.frombuffer(document.mask, "i1"), prepend=0, append=0)).reshape(-1, 2)
+        parts = [document.ids[first:last] for first, last in [(0, len(document.ids)), *edges]]
+        text, *learnt = [chat.tokenizer.decode(part.tolist()) for part in parts]
+        found.append((text, learnt))
+    return found
+
+
+def learnt_text(folder, template: str, messages) -> list[str]:
+    """The learnt stretches of the only document."""
+    [(_, learnt)] = documents_of(folder, template, messages)
+    return learnt
 
 
 CONVERSATION = [
@@ -113,6 +128,11 @@ def test_what_stands_behind_the_end_of_turn_is_not_learnt(llama3):
     talk = [CONVERSATION[0], {"role": "assistant", "content": words}]
     assert learnt_text(llama3, no_end, talk) == [words + "\n"]
     assert learnt_text(llama3, CHATML, talk) == [words + "<|eot_id|>"]
+    # Nor does one with which they end, if the template has none there.
+    talk = [CONVERSATION[0], {"role": "assistant", "content": "It ends with <|eot_id|>"}]
+    assert learnt_text(llama3, no_end, talk) == ["It ends with <|eot_id|>\n"]
+    assert learnt_text(llama3, CHATML, talk) == ["It ends with <|eot_id|><|eot_id|>"]
+    assert chat_of(llama3, no_end).prepare(talk).documents[0].ends == []
 
 
 def test_an_assistant_that_begins(llama3):
@@ -127,17 +147,113 @@ def test_an_assistant_that_begins(llama3):
 
 def test_marked_template(llama3):
     assert learnt_text(llama3, MARKED, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
-    assert "\ufdd0" not in ChatTemplate(MARKED, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
+    assert "\ufdd0" not in chat_of(llama3, MARKED).renderings(CONVERSATION, None)[0].text
 
 
-def test_template_that_looks_ahead_is_refused(llama3):
-    forgets_all = CHATML.replace("message.content", "(message.content if loop.last else '…')")
-    other = "(message.content if loop.last or message.role == 'user' else '…')"
-    forgets_its_own = CHATML.replace("message.content", other)
-    no_prompt = CHATML.replace("assistant\n", "other\n")
-    for template in (forgets_all, forgets_its_own, no_prompt):
-        with pytest.raises(DataError, match="differently when more follow.*\n.*generation"):
-            learnt_text(llama3, template, CONVERSATION)
+PROMPT = "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant\n' }}{% endif %}"
+# As Qwen 3's: the thinking of answers before the last question is left out.
+FORGETS_THINKING = (
+    "{% set last = namespace(question=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set last.question = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% set words = m.content %}"
+    "{% if m.role == 'assistant' and loop.index0 < last.question %}{% set words = words.split('</think>')[-1] %}{% endif %}"
+    "{{ '<|start_header_id|>' + m.role + '\n' + words + '<|eot_id|>\n' }}{% endfor %}" + PROMPT
+)
+
+
+def turn(role: str, words: str) -> str:
+    """ChatML's."""
+    return f"<|start_header_id|>{role}\n{words}<|eot_id|>\n"
+
+
+def test_an_answer_that_is_rendered_differently_later(llama3):
+    """It is learnt in a document of its own, as the model sees it when it answers."""
+    says = [("user", "Why?"), ("assistant", "<think>hm</think>So."), ("user", "And?"), ("assistant", "<think>oh</think>No.")]
+    talk = [{"role": role, "content": words} for role, words in says]
+    first = "".join(turn(role, words) for role, words in says[:2])
+    whole = turn(*says[0]) + turn("assistant", "So.") + turn(*says[2]) + turn(*says[3])
+    own = [(first, ["<think>hm</think>So.<|eot_id|>"]), (whole, ["<think>oh</think>No.<|eot_id|>"])]
+    assert documents_of(llama3, FORGETS_THINKING, talk) == own
+    # What comes behind the last answer is in no document, if nothing is learnt there.
+    assert documents_of(llama3, FORGETS_THINKING, [*talk, {"role": "user", "content": "Oh?"}]) == own
+    # Answers that stand unchanged together stay together: two since one question, and one without thoughts.
+    says[0:0] = [("user", "Hello."), ("assistant", "Hello.")]
+    says[4:4] = [("tool", "noon"), ("assistant", "<think>ah</think>Noon.")]
+    talk = [{"role": role, "content": words} for role, words in says]
+    learnt = [learnt for _, learnt in documents_of(llama3, FORGETS_THINKING, talk)]
+    assert learnt == [
+        ["<think>hm</think>So.<|eot_id|>", "<think>ah</think>Noon.<|eot_id|>"],
+        ["Hello.<|eot_id|>", "<think>oh</think>No.<|eot_id|>"],
+    ]
+    # Of weight 0 is no document.
+    silent = [m | {"weight": int(n == 1)} for n, m in enumerate(talk)]
+    assert [learnt for _, learnt in documents_of(llama3, FORGETS_THINKING, silent)] == [["Hello.<|eot_id|>"]]
+    with pytest.raises(DataError, match="does not render the content of message 0"):
+        learnt_text(llama3, CHATML.replace("message.content", "(message.content if loop.last else '…')"), CONVERSATION)
+
+
+def test_the_end_of_a_conversation_is_no_rewriting(llama3):
+    """As of Phi 3: all of a conversation ends with a token of its own, and each answer stands in the whole."""
+    template = CHATML.replace(PROMPT, "") + PROMPT.replace("{% endif %}", "{% else %}{{ eos_token }}{% endif %}")
+    [(text, learnt)] = documents_of(llama3, template, CONVERSATION)
+    assert text.endswith("Nobody.<|eot_id|>\n<|end_of_text|>") and text.count("<|end_of_text|>") == 1
+    assert learnt == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>\n<|end_of_text|>"]
+
+
+def test_another_generation_prompt(llama3):
+    """As of DeepSeek R1: what the model is given to go on from is not in the answers, which begin where they do."""
+    template = CHATML.replace("assistant\n' }}", "assistant\n<think>\n' }}")
+    assert template != CHATML
+    assert learnt_text(llama3, template, CONVERSATION) == ["古池や, nobody.<|eot_id|>", "Nobody.<|eot_id|>"]
+    begins = [{"role": "assistant", "content": "<b>"}, *CONVERSATION]
+    assert learnt_text(llama3, template, begins)[0] == "<b><|eot_id|>"
+    assert learnt_text(llama3, CHATML.replace("assistant\n", "other\n"), CONVERSATION)[1] == "Nobody.<|eot_id|>"
+
+
+def test_special_tokens_that_words_spell(llama3, tmp_path):
+    """The user's stay text, the assistant's are these tokens; so in contents, parts, results of tools and tools."""
+    spelt = "a <|eot_id|>\n<|start_header_id|><|eot_id|> b"
+    talk = [
+        {"role": "system", "content": "<|eot_id|>"},
+        {"role": "user", "content": spelt, "name": "<|eot_id|>"},
+        {"role": "assistant", "content": "It is <|eot_id|>!"},
+    ]
+    chat, encode = chat_of(llama3, CHATML), encoder(llama3)
+    prepared = chat.prepare(talk)
+    [document] = prepared.documents
+    # Text between special tokens is cut into tokens as a whole: where words join the template's text, no border is.
+    expected = [START, *encode("system\n<|eot_id|>"), EOT, *encode("\n")]
+    expected += [START, *encode("user\n" + spelt), EOT, *encode("\n"), START, *encode("assistant\n")]
+    answer = [*encode("It is "), EOT, *encode("!"), EOT]
+    assert document.ids.tolist() == [*expected, *answer, *encode("\n")]
+    assert list(document.mask) == [0] * len(expected) + [1] * len(answer) + [0] * len(encode("\n"))
+    assert prepared.spelt == 5 and document.ends == [EOT]
+    # The tokenizer reads plain texts as before.
+    assert chat.tokenizer.encode(["x <|eot_id|>"])[0].tolist() == encode("x <|eot_id|>")
+    [(text, _)] = documents_of(llama3, TAKES_TOOLS, WITH_TOOLS, [TOOL | {"description": "<|eot_id|>"}])
+    assert text.count("<|eot_id|>") == 5 and "\ufdd2" not in text
+    write_chat(tmp_path / "d.jsonl", [talk, CONVERSATION])
+    said = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *COMMON).stdout
+    assert "5 special tokens are spelt by others than the assistant; they stay text\n" in said
+
+
+def test_the_manifest_names_template_and_end_of_turn(llama3, tmp_path):
+    """The special tokens that end learnt turns, the most frequent first; none where none ends them."""
+    for template, ends in (
+        (LLAMA3, [EOT]),
+        (MARKED, [EOT]),
+        (CHATML.replace("<|eot_id|>", ""), []),
+        (CHATML.replace("'<|eot_id|>'", "('<|eot_id|>' if loop.index == 2 else eos_token)"), [EOS, EOT]),
+    ):
+        (tmp_path / "t.jinja").write_text(template)
+        arguments = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, "--restart", *COMMON)
+        talks = [CONVERSATION, [*CONVERSATION, *CONVERSATION[2:]]]
+        write_chat(tmp_path / "d.jsonl", talks)
+        prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", *arguments)
+        assert manifest_of(tmp_path / "o")["chat"] == {"template": "chat_template.jinja", "end_of_turn": ends}
+    (tmp_path / "d.txt").write_text("text")
+    prepare(tmp_path / "d.txt", "--out", tmp_path / "text", "--tokenizer", llama3)
+    assert "chat" not in manifest_of(tmp_path / "text")
 
 
 def test_where_the_template_comes_from(llama3, tmp_path):
@@ -192,7 +308,7 @@ def test_templates_without_tags_render_the_same(opened, closed, llama3):
     source = MARKED.replace("{%- generation %}", "   " + opened + "\n  ").replace("{% endgeneration %}", "\n " + closed)
     assert source.count(opened) == source.count(closed) == 1
     plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(without_tags(source))
-    rendered = ChatTemplate(source, "t", Tokenizer(llama3)).learnt(CONVERSATION)[0]
+    rendered = chat_of(llama3, source).renderings(CONVERSATION, None)[0].text
     assert plain.render(messages=CONVERSATION, bos_token=SPECIAL[0]) == rendered
 
 
@@ -248,6 +364,69 @@ def test_tools(llama3, tmp_path):
     assert json.dumps([CALL]) in Tokenizer(llama3).decode(tokens[learnt].tolist())
 
 
+def written(folder, tmp_path, rows, *arguments, table: bool = False) -> tuple[dict, str]:
+    """The shards of rows, and what the command says."""
+    path = tmp_path / ("d.parquet" if table else "d.jsonl")
+    pq.write_table(pa.Table.from_pylist(rows), path) if table else write_lines(path, rows)
+    options = ("--tokenizer", folder, "--val-fraction", 0, "--bad-rows", "error", "--restart", *COMMON)
+    said = prepare(path, "--out", tmp_path / "o", *options, *arguments).stdout
+    return shards_of(tmp_path / "o"), said
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_sharegpt(table, llama3, tmp_path):
+    """Its names of roles, and what stands beside the conversation."""
+    roles = [("system", "system"), ("human", "user"), ("gpt", "assistant"), ("observation", "tool"), ("gpt", "assistant")]
+    talk = [{"role": role, "content": f"As {name}."} for name, role in roles]
+    turns = [{"from": name, "value": f"As {name}.", "weight": int(n != 2)} for n, (name, _) in enumerate(roles)]
+    plain = [message | {"weight": int(n != 2)} for n, message in enumerate(talk)]
+    expected, _ = written(llama3, tmp_path, [{"messages": plain}, {"messages": [talk[0], *CONVERSATION]}])
+    of_sharegpt = [{"from": {"assistant": "gpt"}.get(m["role"], "human"), "value": m["content"]} for m in CONVERSATION]
+    rows = [{"conversations": turns, "system": ""}, {"conversations": of_sharegpt, "system": "As system."}]
+    shards, said = written(llama3, tmp_path, rows, table=table)
+    assert shards == expected and "2 conversations from conversations of ShareGPT\n" in said
+    kinds = manifest_of(tmp_path / "o")["rows"]["kinds"]
+    assert kinds == {"conversations of ShareGPT": 2}
+    # Under another name, and messages under this one.
+    shards, _ = written(llama3, tmp_path, [{"talk": turns}, {"talk": [talk[0], *CONVERSATION]}], "--text-field", "talk")
+    assert shards == expected
+    shards, said = written(llama3, tmp_path, [{"conversations": plain}, {"conversations": [talk[0], *CONVERSATION]}])
+    assert shards == expected and "2 conversations from conversations\n" in said
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_prompts_with_completions(table, llama3, tmp_path):
+    """With --chat: of strings a user's message and the answer; of messages, what the prompt says is not learnt."""
+    strings = [{"prompt": m["content"], "completion": CONVERSATION[n + 1]["content"]} for n, m in enumerate(CONVERSATION[:1])]
+    expected, _ = written(llama3, tmp_path, [{"messages": CONVERSATION[:2]}])
+    shards, said = written(llama3, tmp_path, strings, table=table)
+    assert shards == expected and "1 conversations from prompt and completion\n" in said
+    silent = [CONVERSATION[1] | {"weight": 0}]
+    expected, _ = written(llama3, tmp_path, [{"messages": CONVERSATION[:1] + silent + CONVERSATION[2:]}])
+    shards, _ = written(llama3, tmp_path, [{"prompt": CONVERSATION[:3], "completion": CONVERSATION[3:]}], table=table)
+    assert shards == expected
+
+
+TAKES_PARTS = CHATML.replace(
+    "message.content +", "(message.content if message.content is string else message.content | map(attribute='text') | join('')) +"
+)
+ONLY_PARTS = CHATML.replace("message.content +", "message.content | map(attribute='text') | join('') +")
+PRINTS_LISTS = CHATML.replace("message.content +", "message.content ~")
+
+
+@pytest.mark.parametrize("template", [TAKES_PARTS, ONLY_PARTS, PRINTS_LISTS, CHATML, LLAMA3])
+def test_content_in_parts(template, llama3):
+    """Given as they are to a template that takes them, else joined."""
+    talk = [m | {"content": [{"type": "text", "text": m["content"][:3]}, {"type": "text", "text": m["content"][3:]}]}
+            for m in CONVERSATION]  # fmt: skip
+    assert chat_of(llama3, template).template.takes_parts == (template in (TAKES_PARTS, ONLY_PARTS))
+    usual = LLAMA3 if template == LLAMA3 else CHATML
+    assert documents_of(llama3, template, talk) == documents_of(llama3, usual, CONVERSATION)
+    talk[2]["content"].append({"type": "image_url", "image_url": "x"})
+    with pytest.raises(DataError, match="message 2 has a part of the type image_url\n"):
+        documents_of(llama3, template, talk)
+
+
 IGNORES = CHATML.replace("message.content", "(message.content or '')").replace(
     "messages %}", "messages if message.role != 'system' %}"
 )
@@ -269,17 +448,17 @@ def test_what_the_template_ignores_is_refused(row, message, llama3, tmp_path):
     (tmp_path / "t.jinja").write_text(IGNORES)
     write_lines(tmp_path / "d.jsonl", [{"messages": CONVERSATION, "tools": []}, row])
     arguments = ("--out", tmp_path / "o", "--tokenizer", llama3, "--template", tmp_path / "t.jinja", *COMMON)
-    said = refusal(tmp_path / "d.jsonl", *arguments)
+    said = refusal(tmp_path / "d.jsonl", *arguments, "--bad-rows", "error")
     assert f"{tmp_path}/d.jsonl: line 2: the template t.jinja " in said and message in said
 
 
 def test_answers_under_another_role(llama3, tmp_path):
     """A conversation whose answers would not be learnt is refused, unless the template marks them."""
-    options = ("--out", tmp_path / "o", "--tokenizer", llama3, "--val-fraction", 0, "--restart", *COMMON)
+    options = ("--tokenizer", llama3, "--val-fraction", 0, "--restart", "--bad-rows", "error", *COMMON)
     for role in ("model", "gpt", "bot", "Assistant"):
         renamed = [m | {"role": role} if m["role"] == "assistant" else m for m in CONVERSATION]
         write_chat(tmp_path / "d.jsonl", [CONVERSATION, renamed])
-        said = refusal(tmp_path / "d.jsonl", *options)
+        said = refusal(tmp_path / "d.jsonl", "--out", tmp_path / "o", *options)
         assert f"line 2: no message has the role assistant, whose messages are learnt, and one has the role {role}" in said
         assert len(learnt_text(llama3, MARKED.replace("'assistant'", f"'{role}'"), renamed)) == 2
 
@@ -324,8 +503,8 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
     def command(template: str, *arguments) -> tuple:
         prompt = "bos_token + 'assistant'" if "bos_token" in template else "'assistant'"
         (tmp_path / "t.jinja").write_text(template + generation.replace("PROMPT", prompt))
-        options = ("--tokenizer", llama3, "--template", tmp_path / "t.jinja", "--val-fraction", 0, "--restart")
-        return tmp_path / "d.jsonl", "--out", tmp_path / "o", *options, *COMMON, *arguments
+        options = ("--template", tmp_path / "t.jinja", "--val-fraction", 0, "--bad-rows", "error")
+        return tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *options, "--restart", *COMMON, *arguments
 
     def refused(line: int, token: int, *arguments) -> None:
         said = refusal(*command(*arguments))
@@ -348,7 +527,14 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
     chosen = tokens(begins)
     assert [token for token in chosen if token != EOS] == plain and chosen[-1] == EOS and chosen.count(EOS) == 2
     assert manifest_of(tmp_path / "o")["delimiter"] == {"place": "after", "token": SPECIAL[EOS], "id": EOS}
-    refused(2, BOS, around)  # both of the tokenizer's are inside
+    # Both of the tokenizer's are inside, as of Llama 2: nothing stands between conversations, or a token that has no use.
+    assert tokens(around) == tokens(around, "--delimiter", "none")
+    assert "nothing stands between conversations" in prepare(*command(around)).stdout
+    config = {"bos_token": SPECIAL[BOS], "eos_token": SPECIAL[EOS], "pad_token": SPECIAL[EOT]}
+    shutil.copytree(llama3, tmp_path / "padded")
+    (tmp_path / "padded/tokenizer_config.json").write_text(json.dumps(config))
+    padded = tokens(around, "--tokenizer", tmp_path / "padded")
+    assert [token for token in padded if token != EOT] == tokens(around) and padded.count(EOT) == 2 and padded[-1] == EOT
     other = tokens(begins, "--delimiter-token", SPECIAL[EOT])
     assert other.count(BOS) == 5 and other.index(EOT) == 0 and other.count(EOT) == 2
     # At its border it is no second one, and not refused.
@@ -364,8 +550,11 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
     [
         ({"messages": WITH_TOOLS}, "message 1 has tool_calls, and this template renders text alone\n  leave"),
         ({"messages": CONVERSATION, "tools": [TOOL]}, "it has tools, and this template renders text alone\n  leave"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, "message 0 has no string as"),
-        ({"messages": [{"role": "user", "content": 3}]}, "message 0 has no string as its content, and this template"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]}, "0 has a part of the type image\n"),
+        ({"messages": [{"role": "user", "content": 3}]}, "is no conversation"),
+        ({"messages": [{"role": "user", "content": "\ufdd2"}]}, "line 2: U+FDD2, which no text may use, in a message"),
+        ({"conversations": [{"from": "nobody", "value": "x"}]}, "message 0 is from 'nobody'\n  expected one of human"),
+        ({"prompt": "x", "completion": ["y"]}, "prompt and completion are neither two strings nor two lists of messages"),
         ({"messages": CONVERSATION, "tools": "{"}, "line 2: tools is a string, but not JSON: "),
         ({"messages": CONVERSATION, "tools": {"a": 1}}, "line 2: tools is dict\n  expected a list"),
         ({"messages": CONVERSATION, "tools": ["\ud83d"]}, "line 2: half a surrogate pair"),
@@ -380,7 +569,8 @@ def test_delimiter_inside_a_conversation(llama3, tmp_path):
 def test_bad_conversations(row, message, llama3, tmp_path):
     """Of a template that takes text alone, as the built-in one does."""
     write_lines(tmp_path / "d.jsonl", [{"messages": CONVERSATION, "tools": []}, row])
-    refused = refusal(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, *COMMON)
+    arguments = (tmp_path / "d.jsonl", "--out", tmp_path / "o", "--tokenizer", llama3, "--bad-rows", "error", *COMMON)
+    refused = refusal(*arguments)
     assert f"{tmp_path}/d.jsonl: line 2: " in refused and message in refused
     assert not shards_of(tmp_path / "o")
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from functools import partial
 
 import numpy as np
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from conftest import INSPECT, SPECIAL, TEXT, encoder, expected_shards, files_of, held_out, manifest_of, prepare
-from conftest import refusal, run, sha256, shards_of, some_documents, tokens_of, write_jsonl
+from conftest import INSPECT, PREPARE, ROOT, SPECIAL, TEXT, encoder, expected_shards, files_of, held_out, manifest_of, prepare
+from conftest import mask, refusal, run, sha256, shard, shards_of, some_documents, tokens_of, write_jsonl, write_lines
 from llmc_data import cuts, readers, shards
 from llmc_data.delimiter import Delimiter, find
 from llmc_data.prepare import name_of
@@ -262,6 +263,36 @@ def test_named_text(tmp_path):
     assert train == {"tokens": 1115394, "documents": 7222, "text_bytes": 1115394}
 
 
+@pytest.mark.parametrize("of_bytes", [False, True])
+def test_prompts_with_completions(of_bytes, gpt2, tmp_path):
+    """One text each, cut into tokens as a whole; the completion is learnt, and the token that ends it."""
+    pairs = [("Who is there? ", "Nobody."), ("古池", "や"), ("To be", ", or not"), ("", "Alone.")]
+    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in pairs]
+    write_lines(tmp_path / "d.jsonl", [rows[0] | {"id": 1}, *rows[1:], {"prompt": "x"}])
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "d.parquet")
+    encode = encoder(gpt2)
+    ids, learnt = [], []
+    for prompt, completion in pairs:
+        whole = list((prompt + completion).encode()) if of_bytes else encode(prompt + completion)
+        before = len(prompt.encode()) if of_bytes else len(whole) - len(encode(completion))
+        ids += whole + [255] if of_bytes else [0, *whole, 1]
+        learnt += [0] * (before + (not of_bytes)) + [1] * (len(whole) - before + 1)
+    expected = {"x_train_000001.bin": shard(ids, masked=True), "x_train_000001.mask": mask(learnt)}
+    options = ("--val-fraction", 0, "--name", "x", *(() if of_bytes else ("--tokenizer", gpt2)))
+    for name in ("d.jsonl", "d.parquet"):
+        said = prepare(tmp_path / name, "--out", tmp_path / f"o_{name}", *options).stdout
+        assert shards_of(tmp_path / f"o_{name}") == expected
+        assert f"learnt: {sum(learnt)} of {len(ids)} tokens" in said and "--packed-documents on" in said
+    assert manifest_of(tmp_path / "o_d.jsonl")["rows"] == {"read": 5, "skipped": 1}
+    # A token at the border that has a character of the completion is learnt.
+    write_lines(tmp_path / "e.jsonl", [{"prompt": "Who is the", "completion": "re?"}])
+    prepare(tmp_path / "e.jsonl", "--out", tmp_path / "e", "--tokenizer", gpt2, "--val-fraction", 0, "--name", "x")
+    tokens, learnt = tokens_of(tmp_path / "e").tolist(), (tmp_path / "e/x_train_000001.mask").read_bytes()[1024:]
+    assert tokens == [0, *encode("Who is there?"), 1] and len(tokens) - learnt.index(1) == len(encode(" there?")) + 1
+    (tmp_path / "f.txt").write_text("text")
+    assert "give them to one command each" in refusal(tmp_path / "d.jsonl", tmp_path / "f.txt", "--out", tmp_path / "p")
+
+
 def test_strip(gpt2, tmp_path):
     (tmp_path / "d.txt").write_text("\n one \n\n|\n\n|\ntwo\n")
     arguments = ("--document-separator", "|", "--strip", "--val-fraction", 0, "--name", "x", "--processes", 1)
@@ -285,12 +316,15 @@ def test_inspect(documents, gpt2, tmp_path):
 # ---- long texts are cut where that changes no token ----
 
 
-def long_text(length: int, seed: int) -> str:
+ODD = ["<|added|>", "<|single|>", "<|left|>"] * 3  # of dev/test/tokenizers/llama3.json: not special, and two look around
+
+
+def long_text(length: int, seed: int, more=()) -> str:
     """Characters around newlines that tokenizers treat in ways of their own."""
     rng = np.random.default_rng(seed)
     spaces = ["\n", "\n", "\n", "\r\n", "\n\n", " ", "  ", "\t", "\u3000", "\u00a0", "\u0085", "\u2028", "\u200b"]
     words = ["'s", "'re", "'", "a", "word", "Word", ".", "!?", "12", "1234", "/", "<|eot_id|>"]
-    parts = spaces + words + ["é", "ж", "古", "、", "한", "\U0001f9ed", "\u0301"]
+    parts = spaces + words + ["é", "ж", "古", "、", "。", "，", "：", "한", "\U0001f9ed", "\u0301", "ſ", "<", "0", *more]
     return "".join(parts[i] for i in rng.integers(0, len(parts), length))
 
 
@@ -317,13 +351,49 @@ def test_cuts_change_no_token(which, normalizer, small_reads, request, tmp_path)
         rules["pre_tokenizer"]["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}
     (folder / "tokenizer.json").write_text(json.dumps(rules))
     tokenizer, encode, path = Tokenizer(folder), encoder(folder), tmp_path / "d.txt"
-    assert tokenizer.cut is cuts.AFTER_A_LINE
+    assert tokenizer.cut.pattern == b"|".join((cuts.AFTER_A_LINE, cuts.BEFORE_A_SPACE, cuts.AFTER_LETTERS))
     for seed in range(6):
         text = long_text(30_000, seed)
         path.write_bytes(text.encode())
         assert tokens_of_parts(path, tokenizer, tokenizer.cut) == encode(text)
     # Cuts at other places would be seen.
     assert tokens_of_parts(path, tokenizer, re.compile(rb"\n(?=\n)|(?<=[a-z ])(?=[a-z ])")) != encode(text)
+
+
+@pytest.mark.parametrize("kind", cuts.KINDS)
+@pytest.mark.parametrize("which", ["gpt2", "llama3", "odd"])
+def test_each_cut_changes_no_token(which, kind, request):
+    """At all places at once; also for a tokenizer whose added tokens look around, of the kinds that it leaves."""
+    folder = ROOT / "dev/test/tokenizers" if which == "odd" else request.getfixturevalue(which)
+    folder, words = (folder / "llama3.json", ODD) if which == "odd" else (folder, [])
+    tokenizer = Tokenizer(folder)
+    if kind not in tokenizer.cut.pattern:
+        pytest.skip("it matters to an added token")
+    for seed in range(6):
+        raw = long_text(20_000, seed, words).encode()
+        places = [0, *(match.end() for match in re.finditer(kind, raw)), len(raw)]
+        assert len(places) > 100
+        parts = [raw[first:last].decode() for first, last in zip(places, places[1:], strict=False)]
+        assert [token for ids in tokenizer.encode(parts) for token in ids.tolist()] == tokenizer.encode([raw.decode()])[0].tolist()
+
+
+def test_no_cut_divides_an_added_token(gpt2):
+    """One that is looked for in texts takes the kinds of places that it has inside."""
+    rules = json.loads((gpt2 / "tokenizer.json").read_text())
+    plain = {"special": False, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "id": 900}
+    for content, left in (
+        ("<tool_call>", ("AFTER_A_LINE", "BEFORE_A_SPACE")),
+        ("a b", ("AFTER_A_LINE", "AFTER_LETTERS")),
+        ("\n\n", ("AFTER_A_LINE", "BEFORE_A_SPACE", "AFTER_LETTERS")),
+        ("\nx", ("BEFORE_A_SPACE", "AFTER_LETTERS")),
+        ("    ", ("AFTER_A_LINE", "BEFORE_A_SPACE", "AFTER_LETTERS")),
+        ({"content": "x", "lstrip": True}, ("BEFORE_A_SPACE", "AFTER_LETTERS")),
+        ({"content": "x", "rstrip": True}, ("AFTER_A_LINE", "AFTER_LETTERS")),
+        ({"content": "x", "single_word": True}, ("AFTER_A_LINE", "BEFORE_A_SPACE")),
+    ):
+        added = {"added_tokens": [*rules["added_tokens"], plain | (content if isinstance(content, dict) else {"content": content})]}
+        assert cuts.proven(rules | added).pattern == b"|".join(getattr(cuts, kind) for kind in left)
+    assert cuts.proven(rules, special_in_texts=True).pattern == b"|".join((cuts.AFTER_A_LINE, cuts.BEFORE_A_SPACE))
 
 
 def test_cut_bytes(small_reads, tmp_path):
@@ -345,6 +415,51 @@ def test_nothing_is_proven_for_others(gpt2):
         {"pre_tokenizer": None},
     ):
         assert cuts.proven(rules | change) is None
+
+
+MEMORY_OF = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("name", ["d.txt", "d.jsonl"])
+def test_a_long_line(name, llama3, tmp_path):
+    """Its tokens are those of the whole, and no process takes 150 bytes of memory for each byte of it: 4 MB are 0.6 GB."""
+    text = " ".join(TEXT.split()) * 4
+    if name == "d.txt":
+        (tmp_path / name).write_text(text)
+    else:
+        write_jsonl(tmp_path / name, [text])
+    options = ("--tokenizer", llama3, "--val-fraction", 0, "--processes", 1, "--name", "x")
+    command = (PREPARE, tmp_path / name, "--out", tmp_path / "o", *options)
+    kilobytes = int(run(sys.executable, "-c", MEMORY_OF, *command).stdout)
+    assert shards_of(tmp_path / "o") == expected_shards("x", [[0, *encoder(llama3)(text)]], 10**8, 0)
+    assert kilobytes < 350_000, kilobytes
+
+
+@pytest.mark.parametrize("name", ["d.txt", "d.jsonl"])
+def test_special_tokens_in_texts(name, gpt2, tmp_path):
+    """They stay letters, and the output says so; or they become these tokens."""
+    text = "One.<|end_of_text|>\nTwo <|eot_id|>."
+    if name == "d.txt":
+        (tmp_path / name).write_text(text)
+    else:
+        write_jsonl(tmp_path / name, ["None.", text])
+    encode, others = encoder(gpt2), [[0, *encoder(gpt2)("None.")]] * (name == "d.jsonl")
+    options = ("--tokenizer", gpt2, "--val-fraction", 0, "--processes", 1, "--name", "x")
+    said = prepare(tmp_path / name, "--out", tmp_path / "o", *options).stdout
+    assert shards_of(tmp_path / "o") == expected_shards("x", [*others, [0, *encode(text)]], 10**8, 0)
+    place = f"{tmp_path}/{name}: " + ("byte 4" if name == "d.txt" else "line 2")
+    assert f"2 special tokens are spelt in the texts, the first <|end_of_text|>, in {place}; they are cut" in said
+    assert manifest_of(tmp_path / "o")["special_tokens_spelt"]["count"] == 2
+    said = prepare(tmp_path / name, "--out", tmp_path / "p", *options, "--special-tokens", "parse").stdout
+    parsed = [0, *encode("One."), 1, *encode("\nTwo "), 4, *encode(".")]
+    assert shards_of(tmp_path / "p") == expected_shards("x", [*others, parsed], 10**8, 0)
+    assert "are spelt" not in said
+    assert "another command: special_tokens" in refusal(tmp_path / name, "--out", tmp_path / "p", *options)
+    assert "needs a --tokenizer" in refusal(tmp_path / name, "--out", "o", "--special-tokens", "parse", code=2)
 
 
 def test_long_text(llama3, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -48,7 +49,7 @@ def test_reading_goes_on_behind_any_piece(number, arguments, monkeypatch):
     """In each kind of source; the long text is cut into pieces."""
     monkeypatch.setattr(readers, "BATCH_BYTES", 3000)
     monkeypatch.setattr(readers, "READ_BYTES", 5000)
-    reading = readers.Reading(cut=cuts.AFTER_A_LINE)
+    reading = readers.Reading(cut=re.compile(cuts.AFTER_A_LINE))
     path = arguments[number]
     pieces = list(readers.READERS[readers.format_of(path)](path, reading).pieces(None))
     assert len(pieces) > 100
