@@ -88,6 +88,8 @@ void TrainingLoop::open_folder() {
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
+  clock_ = seconds();
+  answer_stop_requests();
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
@@ -109,6 +111,16 @@ int64_t TrainingLoop::run() {
 // True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
 // together.
 bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_.any(); }
+
+// Makes the first signal print what will happen. A rank of several learns of a request a step later.
+void TrainingLoop::answer_stop_requests() const {
+  if (setup_.ranks.rank != 0 || options_.quiet) return;
+  const char* first = setup_.ranks.size == 1 ? "the step under way ends" : "the step under way and up to two more end";
+  stop_requests_.announce(
+      options_.checkpoint_on_signal
+          ? format("asked to stop: %s, then a checkpoint is saved; a second Ctrl-C ends at once, without it", first)
+          : format("asked to stop: %s; a second Ctrl-C ends at once", first));
+}
 
 // ---- measuring and sampling
 

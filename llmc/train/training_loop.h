@@ -67,6 +67,7 @@ class TrainingLoop {
   void save_at_stop();
   void report_checkpoints();
   bool saves_at(int64_t step) const;
+  void answer_stop_requests() const;
   bool stop_now() const;
   Json state() const;
 
