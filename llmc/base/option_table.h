@@ -73,7 +73,8 @@
   X("Run", Switch, command, help, false, "", "print this text, as -h does") \
   X("Run", Switch, command, version, false, "", "print the version") \
   \
-  X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: none)", "trains") \
+  X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: only by --checkpoint-minutes)", "trains") \
+  X("Checkpoints", Real, run, checkpoint_minutes, kAuto, "[0, 1e6]", "minutes after which the next checkpoint is due, and one at the end (auto: 30 on several ranks, else 0; 0: only by --checkpoint-every)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -25,6 +26,7 @@ Defaults defaults_of(const ModelConfig& config) {
 constexpr int64_t kStepsToSampleHalfWay = 20;  // halfway, a shorter run has learnt nothing worth reading
 constexpr int64_t kMicroBatchTokens = 8192;    // enough to keep products busy
 constexpr int64_t kStepsOfEpoch = 8;           // at least, with the default batch: fewer hardly change a loaded model
+constexpr double kMinutes = 30;                // between checkpoints of several ranks, of which any may be lost
 
 int64_t largest_divisor(int64_t number, int64_t limit) {
   for (int64_t d = std::min(number, limit); d > 1; --d)
@@ -116,7 +118,19 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
                                (long long)s.G));
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%s: %s", counted(s.steps, "step").c_str(),
-                               defaults.steps ? "the default for a small model" : "one pass over the training data"));
+                               s.steps == steps_for(epoch)        ? "one pass over the training data"
+                               : s.steps == defaults.fewest_steps ? "the fewest by default, of a model of this size"
+                                                                  : "the most by default, of a model of this size"));
+}
+
+// Returns how many windows of T held-out tokens --val-tokens asks for. By default they have at most a tenth of the
+// tokens that the run trains on. It measures them five times, and a forward pass takes a third of a step's time.
+int64_t windows_to_measure(const RunSettings& s, const Options& o) {
+  constexpr int64_t kTokens = 16384, kWindows = 16, kAll = std::numeric_limits<int64_t>::max();
+  if (!is_auto(o.val_tokens)) return o.val_tokens ? std::max<int64_t>(1, o.val_tokens / s.T) : kAll;
+  if (o.eval_only) return kAll;
+  const double tenth = std::ceil(double(s.steps) * double(s.G) / 10);
+  return int64_t(std::min(double(std::max(kWindows, kTokens / s.T)), tenth));
 }
 
 // Returns the tokens whose logits exist at once: the smallest chunks of the same size that have at least 4096. The
@@ -238,6 +252,10 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
                                loaded ? "a tenth of the default, for the weights are trained already" : "the default"));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
+  const bool several = data_ranks * o.tensor_parallel_degree * o.context_parallel_degree > 1;
+  s.checkpoint_minutes = is_auto(o.checkpoint_minutes) ? (several ? kMinutes : 0) : o.checkpoint_minutes;
+  // A copy for checkpoints that nobody asked for is planned only if there is room: Setup looks.
+  s.snapshot = o.checkpoint_async && (o.checkpoint_every || !is_auto(o.checkpoint_minutes)) && s.saves(o);
   const int64_t chunk = is_auto(o.head_chunk) ? default_head_chunk(s, o) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
   REQUIRE(!o.tune_products || o.tuning == "auto",
@@ -266,7 +284,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.on_host = t.training && o.offload_optimizer;
   t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
-  t.snapshot = o.checkpoint_every && o.checkpoint_async;
+  t.snapshot = t.training && s.snapshot;
   t.micro_steps = t.training ? int(s.micro_steps) : 1;
   t.graphs = t.training && o.cuda_graphs;
   t.tensor_chunks = int(o.tensor_parallel_overlap);

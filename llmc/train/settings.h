@@ -30,6 +30,8 @@ struct RunSettings {
   AttentionKernel attention;
   Fp8Settings fp8;
   ActivationPolicy activations;
+  double checkpoint_minutes;  // after which a checkpoint is due; 0: never
+  bool snapshot;              // checkpoints are written from a copy in the host's memory, while training goes on
   std::vector<std::string> products;  // which products run in FP8, for the banner
   std::string precision;              // why the type was chosen, "fp32: …", for the banner; "": it was asked for
   std::vector<std::string> reasons;   // why a training's numbers were chosen, "micro-batch 8: …", for the banner
@@ -38,6 +40,7 @@ struct RunSettings {
   double learning_rate_at(int64_t step) const;
   bool samples_at(int64_t step) const;  // before this step, from 0
   bool validates_at(int64_t step) const;
+  bool saves(const Options& options) const { return options.checkpoint_every > 0 || checkpoint_minutes > 0; }
 };
 
 // Returns the trainer's settings, which follow from both.

@@ -73,6 +73,15 @@ void Setup::choose_settings() {
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
   if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
+  if (trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot) plan_snapshot_if_it_fits();
+}
+
+// Checkpoints by default are written from a copy in the host's memory if all ranks have room for it.
+void Setup::plan_snapshot_if_it_fits() {
+  RunSettings with = settings;
+  with.snapshot = true;
+  Stream stream(device, "snapshot");
+  settings.snapshot = sum_number(*communicator, stream, !planner->fits(with)) == 0;
 }
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer

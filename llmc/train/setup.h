@@ -73,6 +73,7 @@ struct Setup {
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
   void choose_settings();
+  void plan_snapshot_if_it_fits();
   void open_sampler(WindowRule rule);
   void require_something_learnt() const;
   void prepare_evaluation(WindowRule rule);
