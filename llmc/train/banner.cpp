@@ -69,6 +69,10 @@ void print_step(Setup& setup) {
   if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
   if (!trains) return;
   for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (settings.warmup_steps > settings.steps)
+    console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
+                           (long long)settings.warmup_steps, (long long)settings.steps,
+                           settings.learning_rate_at(settings.steps - 1)));
   console.item("activations",
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }

@@ -246,10 +246,11 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
-  if (is_auto(o.lr))
-    s.reasons.push_back(format("learning rate %g%s: %s", s.lr,
-                               is_auto(o.warmup_steps) ? (", warm-up " + counted(s.warmup_steps, "step")).c_str() : "",
-                               loaded ? "a tenth of the default, for the weights are trained already" : "the default"));
+  s.reasons.push_back(format("learning rate %g, warm-up %s: %s; then %s", s.lr, counted(s.warmup_steps, "step").c_str(),
+                             !is_auto(o.lr) ? "as asked"
+                             : loaded       ? "a tenth of the default, for the weights are trained already"
+                                            : "the default",
+                             describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str()));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const bool several = data_ranks * o.tensor_parallel_degree * o.context_parallel_degree > 1;
