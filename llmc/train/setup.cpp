@@ -102,6 +102,7 @@ static std::string changed_rate(const Checkpoint& start, const RunSettings& sett
 void Setup::open_sampler(WindowRule rule) {
   sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
   require_something_learnt();
+  if (ranks.rank == 0 && data.train->has_masks()) learnt = describe_learnt(count_labels(*data.train, data.documents));
   identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
                    data.held_out_documents);
   if (!start) return;

@@ -52,6 +52,7 @@ struct Setup {
   std::optional<Sampler> sampler;  // of a training, as is `identity`
   std::optional<DataIdentity> identity;
   std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
+  std::string learnt;                // of data with masks, on the first rank: how many of its tokens are learnt
   std::optional<Evaluation> evaluation;
   std::optional<Unigram> unigram;  // of the held-out windows
   Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
