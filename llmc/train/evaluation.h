@@ -51,6 +51,8 @@ class Evaluation {
   // Returns the loss on the same windows of a model that knows only how often each token is a label in `train`.
   Unigram unigram(const TokenDataset& train, const std::optional<DocumentRule>& documents) const;
 
+  // Returns how many micro-batches each rank computes for the loss.
+  int64_t micro_steps() const { return windows_ ? windows_->micro_steps(ranks_, B_) : 0; }
   // "of which 16.4k are measured (--val-tokens)": the measured part of the held-out data, in words.
   std::string measured_text() const;
 
