@@ -28,9 +28,6 @@ std::string evaluation_text(const EvaluationResult& result, int V, const std::op
 // Returns step, val_loss, val_bits_per_byte, choices_acc, …: those that were measured.
 Json evaluation_json(int64_t step, const EvaluationResult& result);
 
-// Returns how many windows of T held-out tokens --val-tokens asks for.
-int64_t windows_to_measure(const Options& options, int T);
-
 // Called during an evaluation, with what it measures and the fraction that is done.
 using EvaluationProgress = std::function<void(const std::string& what, double fraction)>;
 // Prints lines on the console: one per tenth, and one whenever 30 seconds have passed without one.

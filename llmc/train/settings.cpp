@@ -8,20 +8,10 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/memory/sharding.h"
+#include "llmc/train/defaults.h"
 #include "llmc/train/tuner.h"
 
 namespace {
-
-// The defaults for a model without settings of its own.
-struct Defaults {
-  int64_t T, G, steps;  // steps 0: one epoch
-  double lr;
-};
-
-Defaults defaults_of(const ModelConfig& config) {
-  if (config.parameters() < 10'000'000) return {std::min<int64_t>(config.max_positions, 128), 16, 160, 4e-3};
-  return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
-}
 
 constexpr int64_t kStepsToSampleHalfWay = 20;  // halfway, a shorter run has learnt nothing worth reading
 constexpr int64_t kMicroBatchTokens = 8192;    // enough to keep products busy
@@ -103,7 +93,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   s.micro_steps = share / s.B;
 }
 
-void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens) {
+void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens, bool loaded) {
   const auto steps_for = [&](double sequences) {
     return std::max<int64_t>(1, int64_t(std::ceil(std::min(sequences, 1e18) / double(s.G))));
   };
@@ -111,7 +101,7 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
   if (!is_auto(o.steps)) s.steps = o.steps;
   else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens) / s.T);
   else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
-  else s.steps = defaults.steps ? defaults.steps : steps_for(epoch);
+  else s.steps = std::clamp(steps_for(epoch), loaded ? 1 : defaults.fewest_steps, defaults.most_steps);
   if (!is_auto(o.epochs))
     s.reasons.push_back(format("%s: %g epoch%s of %.0f sequences, rounded up to whole steps of %lld",
                                counted(s.steps, "step").c_str(), o.epochs, o.epochs == 1 ? "" : "s", epoch,
@@ -239,7 +229,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
           "--tensor-parallel-reduce-dtype bf16 with --dtype fp32: sums of fp32 numbers travel in fp32\n"
           "  use --dtype bf16, or leave it out");
   resolve_batch(s, o, defaults, config, data_ranks, data_tokens);
-  resolve_length(s, o, defaults, data_tokens);
+  resolve_length(s, o, defaults, data_tokens, loaded);
   s.lr = is_auto(o.lr) ? defaults.lr / (loaded ? 10 : 1) : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
   REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
@@ -252,6 +242,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
                                             : "the default",
                              describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str()));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
+  s.val_windows = windows_to_measure(s, o);
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const bool several = data_ranks * o.tensor_parallel_degree * o.context_parallel_degree > 1;
   s.checkpoint_minutes = is_auto(o.checkpoint_minutes) ? (several ? kMinutes : 0) : o.checkpoint_minutes;

@@ -25,6 +25,7 @@ struct RunSettings {
   int64_t warmup_steps;
   Schedule schedule;
   int64_t val_every;     // 0: never
+  int64_t val_windows;   // sequences of held-out tokens that a validation measures, if there are so many
   int64_t sample_every;  // 0: never; -1: halfway, unless the run is short, and at the end
   int head_chunk;
   AttentionKernel attention;
@@ -49,6 +50,6 @@ TrainerSettings trainer_settings(const Options& options, const RunSettings& sett
 // Chooses batch and precision, which the memory plan needs. `data_ranks` share the global batch; if they cannot share
 // it evenly, this throws and names batches that they can share. `data_tokens`, the size of the training data, decides
 // the length of a run with --epochs, which counts windows, and bounds its default batch: an epoch has 8 steps or more.
-// `loaded` weights get a lower learning rate by default.
+// `loaded` weights get a lower learning rate by default. What else follows from the model's size is in defaults.h.
 RunSettings resolve_settings(const Options& options, const ModelConfig& config, const DeviceInfo& device,
                              int data_ranks, int64_t data_tokens, bool loaded = false);
