@@ -80,6 +80,16 @@ check "  which is after training" says one "sample after training"
 run asked 1 "${short[@]}" --steps 2 --sample-every 1 --sample-tokens 3
 check "where it is asked for, it samples before its first step" says asked "sample before training"
 run longer 1 "${short[@]}" --steps 20 --sample-tokens 3
+run estimated 1 "${model[@]}" --val-every 0 --steps 6 --sample-every 0 --global-batch 48 --micro-batch 2
+estimate() { # the estimated step is the real one, but for a factor that other work on the machine may cause
+  awk '/ estimate /{ e = $6 == "ms," ? $5 : 1000 * $5 } / lr /{ for (i = 2; i <= NF; ++i) if ($i == "ms") { sum += $(i - 1); ++n } }
+    END { printf "     estimated %s ms, took %.0f ms\n", e, sum / n; exit !(n == 6 && e < 10 * sum / n && e > sum / n / 10) }' estimated.txt
+}
+check "the banner estimates the step" estimate
+check "  and the run" eval 'grep -E "estimate +a step about [0-9.]+ ?m?s, the run about [0-9.]+ ?m?s: three times what a forward pass took$" estimated.txt'
+run outlasted 1 "${short[@]}" --steps 2 --warmup-steps 8 --lr 0.004
+check "a warm-up that outlasts the run is told" says outlasted \
+  "warning: --warmup-steps 8: the run ends after 2 of them, at the learning rate 0.001"
 check "20 steps sample half way" says longer "sample after step 10"
 check "  and not before" not says longer "sample before training"
 for only in --sample-only --eval-only; do

@@ -39,7 +39,7 @@ std::string describe_epochs(const Windows& windows, int64_t sequences) {
 }
 
 std::string describe_learnt(const LabelCounts& counts) {
-  const std::string part = format("%.3g%%", 100 * double(counts.labels) / double(counts.tokens));
+  const std::string part = format("%.0f%%", 100 * double(counts.labels) / double(counts.tokens));
   if (!counts.all) return format("learns about %s of the tokens", part.c_str());
   return format("learns %s of %s tokens (%s)", human_count(double(counts.labels)).c_str(),
                 human_count(double(counts.tokens)).c_str(), part.c_str());

@@ -1,5 +1,6 @@
 #include "llmc/train/estimate.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "llmc/base/clock.h"
@@ -8,17 +9,24 @@
 
 namespace {
 
-// A GPU's first pass loads kernels and chooses algorithms; its second one is timed.
+constexpr double kShort = 0.2;  // seconds
+
+// The first pass also loads kernels and wakes threads. Where that may count, a second one is timed, too.
 double seconds_of_forward(Setup& setup, Trainer& trainer) {
   const RunSettings& s = setup.settings;
   std::vector<int32_t> inputs(size_t(s.B) * size_t(s.T)), labels(inputs.size()), positions;
   setup.sampler->fill({s.G, setup.mesh.data_ranks(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(), inputs.data(),
                       labels.data());
   cut_rows(setup.data.documents, inputs, labels, positions, s.T);
-  if (setup.device.info().gpu) trainer.evaluate(inputs, labels, positions, s.T);
-  const double begin = seconds();
-  trainer.evaluate(inputs, labels, positions, s.T);
-  return seconds() - begin;
+  const auto timed = [&] {
+    const double begin = seconds();
+    trainer.evaluate(inputs, labels, positions, s.T);
+    return seconds() - begin;
+  };
+  const double first = timed();
+  Stream stream(setup.device, "estimate");  // the ranks agree, for a pass may have collectives
+  const bool again = setup.device.info().gpu || first < kShort;
+  return broadcast_number(*setup.communicator, stream, again) ? std::min(first, timed()) : first;
 }
 
 // Returns the forward passes that backward computes again, of one of the whole model.

@@ -22,6 +22,7 @@ LabelCounts count_labels(const ValidationWindows& windows, const std::optional<D
     for (const int32_t label : labels)
       if (label != kIgnoredLabel) ++counts.of_token[size_t(label)], ++counts.labels;
   }
+  if (counts.all && windows.all()) counts.tokens = windows.windows().data().size();  // the last window is not full
   return counts;
 }
 
