@@ -10,6 +10,7 @@
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/description.h"
+#include "llmc/train/simulation.h"
 #include "llmc/train/tuner.h"
 
 // The checkpoint is opened before anything that the options decide, so that they are those of the one that is intact.
@@ -81,7 +82,8 @@ void Setup::plan_snapshot_if_it_fits() {
   RunSettings with = settings;
   with.snapshot = true;
   Stream stream(device, "snapshot");
-  settings.snapshot = sum_number(*communicator, stream, !planner->fits(with)) == 0;
+  const MemoryPlan plan = plan_memory(model.config, trainer_settings(options, with), mesh, device.info());
+  settings.snapshot = sum_number(*communicator, stream, !planner->fits(plan)) == 0;
 }
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer

@@ -90,12 +90,12 @@ void TrainingLoop::open_folder() {
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
   if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
+  answer_stop_requests();
 }
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
   clock_ = seconds();
-  answer_stop_requests();
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
