@@ -7,14 +7,14 @@
 //   steps                one pass over the data, but no more than 160 x² of them; with random weights at least as many
 //                        as see the tokens of 160 steps of `tiny`
 //
-//   parameters    0.85M    10M       28M       135M       1.2B and more
+//   parameters    0.85M    10M       28M       135M       0.9B and more
 //   a step        16x128   16x256    32x512    32x1024    64x4096
 //   rate          4e-3     1.6e-3    1.1e-3    6e-4       3e-4
 //
 // A step then has tokens as x^0.7. The batch that trains with the least compute grows so: as C^0.327 with the compute C
-// (DeepSeek LLM, arXiv 2401.02954), thus as x^0.65 at 20 tokens a parameter. The default is a fifth of it. A smaller
-// batch loses little, and a run on a laptop reports its steps soon. Rates fall as those of GPT-3 (arXiv 2005.14165),
-// which has 6e-4 at 125M and 2e-4 at 1.3B.
+// (DeepSeek LLM, arXiv 2401.02954), thus as x^0.65 at 20 tokens a parameter. The default is a fifth to a thirteenth of
+// it. A smaller batch needs no more tokens, and a run on a laptop reports its steps soon. Rates fall as those of GPT-3
+// (arXiv 2005.14165), which has 6e-4 at 125M and 2e-4 at 1.3B.
 #pragma once
 
 #include <cstdint>
