@@ -81,12 +81,15 @@ run asked 1 "${short[@]}" --steps 2 --sample-every 1 --sample-tokens 3
 check "where it is asked for, it samples before its first step" says asked "sample before training"
 run longer 1 "${short[@]}" --steps 20 --sample-tokens 3
 run estimated 1 "${model[@]}" --val-every 0 --steps 6 --sample-every 0 --global-batch 48 --micro-batch 2
-estimate() { # the estimated step is the real one, but for a factor that other work on the machine may cause
-  awk '/ estimate /{ e = $6 == "ms," ? $5 : 1000 * $5 } / lr /{ for (i = 2; i <= NF; ++i) if ($i == "ms") { sum += $(i - 1); ++n } }
-    END { printf "     estimated %s ms, took %.0f ms\n", e, sum / n; exit !(n == 6 && e < 10 * sum / n && e > sum / n / 10) }' estimated.txt
+# The clock decides what it says, and other work on the machine when that is true: the run is to be six of its steps, and
+# the step of the order of those that were trained.
+estimate() {
+  awk '/ estimate /{ step = $6 == "ms," ? $5 : 1000 * $5; sub(/:/, "", $10); sub(/:/, "", $11); run = $11 == "ms" ? $10 : 1000 * $10 }
+    / lr /{ for (i = 2; i <= NF; ++i) if ($i == "ms") { sum += $(i - 1); ++n } }
+    END { printf "     estimated %s ms, and %s ms for 6; a step took %.0f ms\n", step, run, sum / n
+          exit !(n == 6 && run > 5 * step && run < 7 * step && step < 100 * sum / n && step > sum / n / 100) }' estimated.txt
 }
-check "the banner estimates the step" estimate
-check "  and the run" eval 'grep -E "estimate +a step about [0-9.]+ ?m?s, the run about [0-9.]+ ?m?s: three times what a forward pass took$" estimated.txt'
+check "the banner estimates a step and the run" estimate
 run outlasted 1 "${short[@]}" --steps 2 --warmup-steps 8 --lr 0.004
 check "a warm-up that outlasts the run is told" says outlasted \
   "warning: --warmup-steps 8: the run ends after 2 of them, at the learning rate 0.001"
