@@ -21,6 +21,7 @@
 #include "llmc/memory/activation_policy.h"
 #include "llmc/train/banner.h"
 #include "llmc/train/consolidate.h"
+#include "llmc/train/estimate.h"
 #include "llmc/train/interrupt.h"
 #include "llmc/train/kernel_check.h"
 #include "llmc/train/resume.h"
@@ -131,6 +132,7 @@ int run(const Options& command_line, const std::vector<std::string>& arguments, 
     } else if (options.eval_only) {
       measure(setup, *trainer);
     } else {
+      print_estimate(setup, *trainer);
       const int64_t steps = loop.run();
       const bool exported = export_model(setup, *trainer, loop, steps);
       loop.report_end(steps, exported);

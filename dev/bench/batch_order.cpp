@@ -42,7 +42,7 @@ void write(const std::string& path, const Ranks& ranks, const std::vector<std::s
     rates.push_back(settings.learning_rate_at(step));
     for (int64_t i = 0; i < settings.G; ++i) add(sequences, setup.sampler->place(step * settings.G + i));
   }
-  const ValidationWindows validation(held_out, settings.T, windows_to_measure(options, settings.T));
+  const ValidationWindows validation(held_out, settings.T, settings.val_windows);
   for (int64_t i = 0; i < validation.count(); ++i) add(windows, validation.place(i));
   const int64_t data[] = {settings.T, train.size(), held_out.size()};
 

@@ -49,10 +49,10 @@ struct Arguments {
 };
 
 // Options of a run that have no meaning here.
-constexpr const char* kOthers[] = {"val_data",    "packed_documents", "document_token",   "out",       "train_tokens",
-                                   "epochs",      "eval_choices",     "val_every",        "eval_only", "sample_every",
-                                   "sample_only", "dry_run",          "checkpoint_every", "resume",    "consolidate",
-                                   "plan",        "val_tokens"};
+constexpr const char* kOthers[] = {
+    "val_data",         "packed_documents",   "document_token", "out",          "train_tokens", "epochs",
+    "eval_choices",     "val_every",          "eval_only",      "sample_every", "sample_only",  "dry_run",
+    "checkpoint_every", "checkpoint_minutes", "resume",         "consolidate",  "plan",         "val_tokens"};
 
 int steps_of(const std::string& text) {
   int steps = 0;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: the end tells the truth: what could not be saved ends a run with code 3, by name and with the way out, on 1 and 2
-# ranks: the last checkpoint, the export, a folder that is gone; a run that is done is left as it is, with code 0
+# ranks: the last checkpoint, the export, a folder that is gone; a run that is done is left as it is, with code 0, and can be
+# longer; several ranks save by the clock
 # Timeout: 200
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -105,6 +106,26 @@ run unsaved 1 "${short[@]}" --steps 2
 rm -r "$scratch/unsaved/export/README.md"
 check "without a checkpoint, the run begins again" exits 0 "$train" --resume auto --out "$scratch/unsaved"
 check "  and exports" [ -s "$scratch/unsaved/export/README.md" ]
+
+echo "-- longer runs"
+check "a run that is done and has no checkpoint says how a longer one comes about" exits 0 "$train" --resume auto \
+  --out "$scratch/nothing"
+check "  which is said" said "a longer one: begin it again with --steps N" "--checkpoint-every N leaves one at the end"
+run lasting 2 "${short[@]}" --steps 5
+check "several ranks leave a checkpoint at the end" [ -e "$(checkpoint lasting 5)/manifest.json" ]
+check "  of which the banner tells" says lasting "checkpoints every 30 minutes, and at the end; from a copy in the host's memory"
+resume lasting 2 auto --steps 7
+check "  and can be longer" [ "$(losses "$scratch/lasting/train.jsonl" | wc -l)" = 7 ]
+check "  without it there is no copy" says_not nothing "host snapshot"
+check "one rank leaves none, and says so" says nothing "checkpoints none but at Ctrl-C"
+run narrow 2 "${short[@]}" --steps 2 --host-memory-limit "$(awk '/device, total/ { d = $3 } END { print 2 * d + 1 "MiB" }' "$scratch/lasting.txt")"
+check "without room for a copy, the ranks save without one, and say so" says narrow "there is no room for a copy in the host's memory"
+check "  at the end, too" [ -e "$(checkpoint narrow 2)/manifest.json" ]
+run clocked 2 "${short[@]}" --steps 12 --checkpoint-minutes 0.0001 --keep-checkpoints 0
+check "a checkpoint is saved as often as the clock says" [ "$(find "$scratch/clocked/checkpoints" -name 'step-*[0-9]' | wc -l)" -ge 3 ]
+run plain 2 "${short[@]}" --steps 12 --checkpoint-minutes 0
+check "  and changes no bit" same clocked plain
+check "  and 0 minutes save none" [ ! -e "$scratch/plain/checkpoints" ]
 
 echo "-- exports of before"
 run again 1 "${short[@]}" --steps 3 --checkpoint-every 2 --keep-checkpoints 0

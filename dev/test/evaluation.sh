@@ -59,8 +59,12 @@ check "  have another loss" [ "$(loss_of)" != "$all" ]
 val_tokens 1 --val-tokens 1
 check "--val-tokens 1: one sequence" all_says "of which 16 are measured"
 train_on() { resume all 1 none --dry-run --seq-len 16 --val-data "$scratch/held.txt" "$@"; }
-train_on --train-data "$scratch/held.txt"
-check "a run measures 16384 tokens" all_says "held out: 30\.0k tokens, of which 16\.4k are measured \(--val-tokens\)"
+train_on --train-data "$scratch/held.txt" --steps 20
+check "a run of 5120 tokens measures a tenth of them" all_says "held out: 30\.0k tokens, of which 512 are measured \(--val-tokens\)"
+train_on --train-data "$scratch/held.txt" --steps 20 --val-tokens 4096
+check "  or as many as it is asked for" all_says "of which 4\.10k are measured"
+train_on --train-data "$scratch/held.txt" --steps 640
+check "a longer one measures 16384 tokens" all_says "held out: 30\.0k tokens, of which 16\.4k are measured \(--val-tokens\)"
 check "  and says that they are trained on" all_says "^warning: 1 of the 1 held-out files, $scratch/held.txt, is also trained on"
 ln -s held.txt "$scratch/link.txt"
 train_on --train-data "$scratch/link.txt"

@@ -15,7 +15,7 @@ stats() { log "$1" | grep '"fp8"'; }
 # classes RUN LINES CLASSES: with all, 12: of each product input, weight and output gradient.
 classes() {
   [ "$(stats "$1" | wc -l)" = "$2" ] && [ "$(stats "$1" | grep -o '"amax"' | wc -l)" = $(($3 * $2)) ] &&
-    ! stats "$1" | grep -q '"scale":\[null\|"scale":\[0,'
+    ! stats "$1" | grep '"scale":\[null\|"scale":\[0,' >/dev/null
 }
 of_step() { stats "$1" | sed -n "s/\"step\":$2,//p"; }
 

@@ -160,7 +160,7 @@ echo '{"tokens_per_s": 1, "sha256": "aa", "commit": "another"}' >build/show/resu
 calls show/bf16-killed
 is show/bf16-killed skipped
 page "the run that is left alone .show/bf16. has no result of this GPU, driver and commit to compare with: show/bf16-killed"
-check "  the tar has the results, a folder each" eval 'tar -tf $out/gpu_check.tar | grep -q "^kept/show/fp8-gather/result.json"'
+check "  the tar has the results, a folder each" eval 'tar -tf $out/gpu_check.tar | grep "^kept/show/fp8-gather/result.json" >/dev/null'
 tar -xf $out/gpu_check.tar -C "$scratch" kept/peers.tsv
 check "  dev/bench/peers --take reads the rates in the tar" dev/bench/peers --take "$scratch/kept/peers.tsv"
 check "    two lines of heads, and one for each row" [ "$(wc -l <dev/bench/peers.tsv)" = 15 ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: Ctrl-C, SIGTERM, SIGHUP and a pipe without a reader finish the step and save, also during the start and under
+# Covers: Ctrl-C, SIGTERM, SIGHUP and a pipe without a reader are answered at once, finish the step and save, also during the start and under
 # scripts/run; Ctrl-C says how to go on; a second one ends at once, a second SIGTERM does not; what nohup ignores stays ignored
 # Timeout: 240
 # Alone: it sends signals and looks at how long ranks take to end
@@ -42,6 +42,7 @@ check "a run that is done has no such line" not grep "^to go on" "$scratch/out.t
 
 start unsaved "$train" --layers 1 --seq-len 32 --checkpoint-on-signal off
 ctrl_c 20
+check "--checkpoint-on-signal off promises no checkpoint" says unsaved "the step under way ends; a second Ctrl-C ends at once"
 check "--checkpoint-on-signal off ends well" [ "$code" = 0 ]
 check "  without a checkpoint" [ ! -e "$scratch/unsaved/checkpoints" ]
 check "  the export can be gone on from" exits 0 "$train" --model "$scratch/unsaved/export" --steps 1 --val-every 0 \
@@ -49,13 +50,18 @@ check "  the export can be gone on from" exits 0 "$train" --model "$scratch/unsa
 
 LLMC_THREADS=1 start twice "$train" --seq-len 256 --global-batch 128 # a step takes a second or more on any processor
 sleep 0.3 # into the next step
+before=$(steps twice)
+check "nobody has asked it to stop" says_not twice "asked to stop"
 kill -TERM "$child"
-sleep 0.1
+answered() { for _ in {1..50}; do says twice "$1" >/dev/null && return; sleep 0.01; done; return 1; }
+check "a request to stop is answered at once" answered "asked to stop: the step under way ends, then a checkpoint is saved"
+check "  before the step ends" [ "$(steps twice)" = "$before" ]
 kill -TERM "$child"
 sleep 0.1
 check "a second SIGTERM does not end it at once" kill -INT "$child"
 sleep 0.1
 ctrl_c 3
+check "all of them are answered once" [ "$(grep -c "asked to stop" "$scratch/twice.txt")" = 1 ]
 check "a second Ctrl-C does, with code 130 (it is $code)" [ "$code" = 130 ]
 
 start terminated "$train" --layers 1 --seq-len 32

@@ -16,7 +16,7 @@ start() { # NAME RANKS ARGUMENTS…: until it trains
 signal() { # NAME RANK SIGNAL
   local pid
   for pid in $(pgrep -f "^$train .*$scratch/$1 "); do
-    if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then kill "-$3" "$pid"; fi
+    if tr '\0' '\n' <"/proc/$pid/environ" | grep -x "OMPI_COMM_WORLD_RANK=$2" >/dev/null; then kill "-$3" "$pid"; fi
   done
 }
 ended() { ends "$1" && [ "$code" = "$2" ] || { echo "exit code $code" && return 1; }; } # SECONDS at most, CODE

@@ -13,7 +13,7 @@ text=dev/data/tinyshakespeare.txt
 head -n 4 dev/test/choices/items.jsonl >"$scratch/items.jsonl"
 
 # has STEP KEY: the log has a line of the step with the key.
-has() { log "$name" | grep -q "\"step\":$1,.*\"$2\":"; }
+has() { log "$name" | grep "\"step\":$1,.*\"$2\":" >/dev/null; }
 logged() {
   local step
   for step in 1 2 3 4; do has $step loss || return 1; done

@@ -80,6 +80,19 @@ check "  which is after training" says one "sample after training"
 run asked 1 "${short[@]}" --steps 2 --sample-every 1 --sample-tokens 3
 check "where it is asked for, it samples before its first step" says asked "sample before training"
 run longer 1 "${short[@]}" --steps 20 --sample-tokens 3
+run estimated 1 "${model[@]}" --val-every 0 --steps 6 --sample-every 0 --global-batch 48 --micro-batch 2
+# The clock decides what it says, and other work on the machine when that is true: the run is to be six of its steps, and
+# the step of the order of those that were trained.
+estimate() {
+  awk '/ estimate /{ step = $6 == "ms," ? $5 : 1000 * $5; sub(/:/, "", $10); sub(/:/, "", $11); run = $11 == "ms" ? $10 : 1000 * $10 }
+    / lr /{ for (i = 2; i <= NF; ++i) if ($i == "ms") { sum += $(i - 1); ++n } }
+    END { printf "     estimated %s ms, and %s ms for 6; a step took %.0f ms\n", step, run, sum / n
+          exit !(n == 6 && run > 5 * step && run < 7 * step && step < 100 * sum / n && step > sum / n / 100) }' estimated.txt
+}
+check "the banner estimates a step and the run" estimate
+run outlasted 1 "${short[@]}" --steps 2 --warmup-steps 8 --lr 0.004
+check "a warm-up that outlasts the run is told" says outlasted \
+  "warning: --warmup-steps 8: the run ends after 2 of them, at the learning rate 0.001"
 check "20 steps sample half way" says longer "sample after step 10"
 check "  and not before" not says longer "sample before training"
 for only in --sample-only --eval-only; do
@@ -125,7 +138,7 @@ mpirun --oversubscribe --bind-to none -n 2 "$train" --layers 1 --sample-only --s
 child=$!
 wait_for sample.txt "^abc"
 for pid in $(pgrep -P "$child"); do
-  if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx OMPI_COMM_WORLD_RANK=1; then kill -STOP "$pid"; fi
+  if tr '\0' '\n' <"/proc/$pid/environ" | grep -x OMPI_COMM_WORLD_RANK=1 >/dev/null; then kill -STOP "$pid"; fi
 done
 wait "$child" || true
 check "it begins on a line of its own" grep -aq "^error on rank 0 of 2: " sample.txt

@@ -1,14 +1,18 @@
-// Covers: settings that the program chooses: the learning rate, a tenth of it where weights are loaded; the global
-// batch; the head's chunk and the type of tensor parallelism's sums, also of a run that an older program began
+// Covers: settings that the program chooses: by the model's size alone the sequences of a step, the learning rate, a
+// tenth of it where weights are loaded, and the steps; the held-out tokens of a short run; when several ranks save; the
+// head's chunk and the type of tensor parallelism's sums, also of a run that an older program began
 #include <algorithm>
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/train/defaults.h"
 #include "llmc/train/resume.h"
 #include "llmc/train/run_state.h"
 #include "llmc/train/settings.h"
 
 namespace {
+
+using Words = std::vector<std::string>;
 
 RunSettings settings(const char* model, bool loaded, double lr = kAuto) {
   Options options;
@@ -42,6 +46,96 @@ TEST_CASE("loaded weights have a tenth of the default learning rate") {
   CHECK(!tells(settings("llama3.2-1b", false), "tenth"));
   CHECK(settings("llama3.2-1b", true, 1e-3).lr == 1e-3);
   CHECK(!tells(settings("llama3.2-1b", true, 1e-3), "tenth"));
+}
+
+TEST_CASE("the defaults grow smoothly with the model, from those of tiny to those of 1B") {
+  const auto of = [](const char* model) { return settings(model, false); };
+  CHECK(of("tiny").T == 128);
+  CHECK(of("tiny").G == 16);
+  CHECK(of("tiny").steps == 160);
+  CHECK(of("smollm2-135m").T == 1024);
+  CHECK(of("smollm2-135m").lr == 6e-4);
+  for (const char* model : {"llama3.2-1b", "llama3.1-8b", "llama3.1-405b"}) {
+    CHECK(of(model).T == 4096);
+    CHECK(defaults_of(ModelConfig::preset(model)).G == 64);
+    CHECK(of(model).lr == 3e-4);
+  }
+  ModelConfig config = ModelConfig::preset("llama3.2-1b");
+  Defaults before = defaults_of(ModelConfig::preset("tiny"));
+  config.V = 256;
+  for (config.C = 32, config.FF = 96; config.C < 4096; config.C += 16, config.FF += 48) {
+    const Defaults now = defaults_of(config);
+    CAPTURE(config.parameters());
+    CHECK(now.T >= before.T);
+    CHECK(now.T <= 2 * before.T);
+    CHECK(now.G >= before.G);
+    CHECK(now.T * now.G <= 4 * before.T * before.G);
+    CHECK(now.lr <= before.lr);
+    CHECK(now.lr >= 0.5 * before.lr);
+    CHECK(now.fewest_steps <= before.fewest_steps);
+    CHECK(now.most_steps >= before.most_steps);
+    if (config.parameters() >= 10'000'000 && config.parameters() <= 100'000'000) {
+      CHECK(now.T * now.G >= 4096);
+      CHECK(now.T * now.G <= 32768);
+    }
+    before = now;
+  }
+  CHECK(settings("smollm2-135m", false).steps == 31);  // a pass over a million tokens
+}
+
+TEST_CASE("a model trains for a pass, within what suits its size") {
+  const auto steps_of = [](const char* model, int64_t tokens, bool loaded) {
+    return resolve_settings(Options(), ModelConfig::preset(model), DeviceInfo{}, 1, tokens, loaded).steps;
+  };
+  CHECK(steps_of("tiny", 10'000, false) == 160);  // several passes
+  CHECK(steps_of("tiny", 10'000, true) == 10);    // one
+  CHECK(steps_of("tiny", 1'000'000'000, false) == 160);
+  CHECK(steps_of("tiny", 1'000'000'000, true) == 160);
+  CHECK(steps_of("llama3.1-8b", int64_t(1) << 40, false) == (int64_t(1) << 22));
+  CHECK(steps_of("llama3.1-8b", 100'000, false) == 13);  // of 2 of its 25 sequences
+}
+
+TEST_CASE("a validation measures at most a tenth of the run's tokens, unless it was asked for more") {
+  const auto windows_of = [](int64_t steps, int64_t tokens, bool only) {
+    Options options;
+    options.steps = steps, options.val_tokens = tokens, options.eval_only = only;
+    return resolve_settings(options, ModelConfig::preset("tiny"), DeviceInfo{}, 1, 1'000'000).val_windows;
+  };
+  CHECK(windows_of(160, kAuto, false) == 128);
+  CHECK(windows_of(20, kAuto, false) == 32);
+  CHECK(windows_of(1, kAuto, false) == 2);
+  CHECK(windows_of(1, 16384, false) == 128);
+  CHECK(windows_of(1, 0, false) > 1'000'000'000);
+  CHECK(windows_of(1, kAuto, true) > 1'000'000'000);
+}
+
+TEST_CASE("several ranks save every half hour, by default without a copy until Setup has found room for it") {
+  const auto of = [](int ranks, Words words) {
+    return resolve_settings(parse_options(words), ModelConfig::preset("tiny"), DeviceInfo{}, ranks, 1'000'000);
+  };
+  CHECK(of(1, {}).checkpoint_minutes == 0);
+  CHECK(!of(1, {}).saves({}));
+  CHECK(of(2, {}).checkpoint_minutes == 30);
+  CHECK(of(1, {"--tensor-parallel-degree", "2"}).checkpoint_minutes == 30);
+  CHECK(!of(2, {}).snapshot);
+  CHECK(of(2, {"--checkpoint-every", "5"}).snapshot);
+  CHECK(of(1, {"--checkpoint-minutes", "0.5"}).snapshot);
+  CHECK(!of(1, {"--checkpoint-minutes", "0.5", "--checkpoint-async", "off"}).snapshot);
+  CHECK(!of(2, {"--checkpoint-minutes", "0"}).snapshot);
+  CHECK(of(2, {"--checkpoint-minutes", "0"}).checkpoint_minutes == 0);
+}
+
+TEST_CASE("the reason of the learning rate tells the schedule") {
+  const auto of = [](Words words) {
+    words.insert(words.end(), {"--steps", "100"});
+    return resolve_settings(parse_options(words), ModelConfig::preset("tiny"), DeviceInfo{}, 1, 1'000'000);
+  };
+  CHECK(tells(of({}), "learning rate 0.004, warm-up 10 steps: the default; then a cosine to 0.0004"));
+  CHECK(tells(of({"--lr", "0.002"}), "learning rate 0.002, warm-up 10 steps: as asked; then a cosine to 0.0002"));
+  CHECK(tells(of({"--schedule", "wsd"}), "then constant for 70 steps, and linear to 0.0004 over the last 20 (wsd)"));
+  CHECK(tells(of({"--schedule", "constant"}), "; then constant"));
+  CHECK(tells(of({"--schedule", "linear", "--min-lr", "0"}), "; then linear to 0"));
+  CHECK(tells(of({"--warmup-steps", "200"}), "warm-up 200 steps: the default; then the run ends"));
 }
 
 TEST_CASE("an epoch of little data has at least 8 steps of the default batch") {

@@ -1,4 +1,5 @@
-// Covers: data: the unigram loss: labels alone are counted, of the measured windows, and of all of a large dataset
+// Covers: data: the unigram loss: labels alone are counted, of the measured windows, and of all of a large dataset; how
+// many tokens of data with masks are learnt
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -6,6 +7,7 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/train/description.h"
 #include "llmc/train/unigram.h"
 
 TEST_CASE("unigram cross entropy") {
@@ -35,6 +37,18 @@ TEST_CASE("unigram cross entropy") {
     const LabelCounts masked = count_labels(TokenDataset::open(folder / "m.bin", 10), {});
     CHECK(masked.of_token[6] == 1);
     CHECK(masked.labels == 1);
+    CHECK(masked.tokens == 4);
+    CHECK(describe_learnt(masked) == "learns 1 of 4 tokens (25%)");
+  }
+  SUBCASE("how many tokens of data with masks are learnt, also of a last window that is not full") {
+    const size_t N = 40001;
+    std::string mask(N, '\1');
+    for (size_t i = 0; i < N; i += 2) mask[i] = '\0';
+    write_shard(folder / "m.bin", std::vector<uint16_t>(N, 7));
+    write_file(folder / "m.mask", header_bytes(20241121, 1, int32_t(N)) + mask);
+    const TokenDataset data = TokenDataset::open(folder / "m.bin", 10);
+    CHECK(describe_learnt(count_labels(data, {})) == "learns 20.0k of 40.0k tokens (50%)");
+    CHECK(describe_learnt(count_labels(data, {}, 16384)) == "learns about 50% of the tokens");
   }
   SUBCASE("the labels of some windows are those that are measured") {
     const TokenDataset data = text("windows.txt", "0aaaabbbbcccc", 256);

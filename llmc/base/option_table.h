@@ -48,14 +48,14 @@
   X("Run", Text, command, config, "", "FILE", "read options from a JSON file; the command line wins over it") \
   X("Run", Text, start, out, "", "DIR", "where the run writes (none: runs/<date>-<model>)") \
   X("Run", Count, order, seed, 1337, "[0, inf)", "of the initial weights, the order of the data and the samples") \
-  X("Run", Count, run, steps, kAuto, "[1, 1e15]", "length of the run in steps (at most one of the three lengths)", "trains") \
+  X("Run", Count, run, steps, kAuto, "[1, 1e15]", "length of the run in steps (at most one of the three lengths; auto: a pass over the data, less for a small model)", "trains") \
   X("Run", Count, run, train_tokens, kAuto, "[1, 1e18]", "length of the run in tokens", "trains") \
   X("Run", Real, run, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data", "trains") \
   X("Run", Text, run, eval_choices, "", "FILE", "questions to answer at each validation: JSON lines with ctx, endings and label, as HellaSwag's") \
   X("Run", Choice, run, eval_format, "lm-eval", "lm-eval|llm.c", "how their text is built and cut into tokens", "choices") \
   X("Run", Text, run, eval_keys, "", "KEY=NAME,…", "what the file calls these keys: ctx=question,endings=choices,label=answer", "choices") \
   X("Run", Count, run, val_every, kAuto, "[0, inf)", "steps between validations (0: never)", "trains measures") \
-  X("Run", Count, run, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures (auto: 16384 or 16 sequences, whichever is more; all with --eval-only; 0: all)", "measures") \
+  X("Run", Count, run, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures (auto: 16384 or 16 sequences, whichever is more, but at most a tenth of the run's; all with --eval-only; 0: all)", "measures") \
   X("Run", Count, run, sample_every, kAuto, "[0, inf)", "steps between samples (auto: half and end, of a run below 20 steps the end; 0: never)", "trains") \
   X("Run", Switch, start, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, start, sample_only, false, "", "train nothing: continue --prompt and end") \
@@ -77,18 +77,19 @@
   X("Run", Switch, command, help, false, "", "print this text, as -h does") \
   X("Run", Switch, command, version, false, "", "print version, commit, compiler and libraries") \
   \
-  X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: none)", "trains") \
+  X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: only by --checkpoint-minutes)", "trains") \
+  X("Checkpoints", Real, run, checkpoint_minutes, kAuto, "[0, 1e6]", "minutes after which the next checkpoint is due, and one at the end (auto: 30 on several ranks, else 0; 0: only by --checkpoint-every)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
   X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on from a checkpoint. auto: the newest of --out's run, else of runs/latest, in that run's folder. DIR: the newest of this run, or this checkpoint, in a new folder") \
   X("Checkpoints", Text, start, consolidate, "", "DIR", "train nothing: write --resume's checkpoint as a model directory; needs no GPU") \
   \
-  X("Batch", Count, order, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T); if given, also the longest sample or question") \
+  X("Batch", Count, order, seq_len, kAuto, "[1, 1e9]", "tokens a sequence (T; auto: by the model's size); if given, also the longest sample or question") \
   X("Batch", Count, ranks, micro_batch, kAuto, "[1, 1e9]", "sequences a rank takes at once (B)") \
-  X("Batch", Count, order, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps (auto: as many as suit the model; 8 steps or more an epoch)") \
+  X("Batch", Count, order, global_batch, kAuto, "[1, 1e9]", "sequences a step, over all ranks and micro-steps (auto: by the model's size; 8 steps or more an epoch)") \
   \
-  X("Optimizer", Real, run, lr, kAuto, "(0, inf)", "peak learning rate (auto: 3e-4, below 10M parameters 4e-3, and a tenth of it where weights are loaded)", "trains") \
+  X("Optimizer", Real, run, lr, kAuto, "(0, inf)", "peak learning rate (auto: by the model's size, 4e-3 for tiny to 3e-4 from 0.9B parameters on; a tenth of it where weights are loaded)", "trains") \
   X("Optimizer", Real, run, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling after-warm-up") \
   X("Optimizer", Count, run, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up", "trains") \
   X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains after-warm-up") \

@@ -37,6 +37,7 @@ struct StepState {
   int64_t label_count;       // labels of the global batch that are not ignored
   int64_t stop_requests;     // ranks that were asked to stop after this step
   int64_t saved, not_saved;  // ranks that have written their part of a checkpoint; ranks that failed to
+  int64_t checkpoints_due;   // ranks whose clock says that it is time for a checkpoint
 
   // Written by the kernels of the step.
   double loss_sum;          // sum of the labels' losses in nats (this rank's until summed over ranks)

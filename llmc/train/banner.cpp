@@ -50,6 +50,7 @@ void print_data(Setup& setup) {
     console.item(data.train ? "" : "data",
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
   else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
     console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
@@ -71,8 +72,33 @@ void print_step(Setup& setup) {
   if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
   if (!trains) return;
   for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (settings.warmup_steps > settings.steps)
+    console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
+                           (long long)settings.warmup_steps, (long long)settings.steps,
+                           settings.learning_rate_at(settings.steps - 1)));
   console.item("activations",
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
+}
+
+// Says when checkpoints are saved, and whether training waits for them.
+void print_checkpoints(Setup& setup) {
+  const Options& o = setup.options;
+  const RunSettings& s = setup.settings;
+  if (!setup.trains()) return;
+  if (!s.saves(o)) {
+    setup.console.item("checkpoints",
+                       format("none%s: --checkpoint-every N or --checkpoint-minutes N saves them, and one at the end",
+                              o.checkpoint_on_signal ? " but at Ctrl-C" : ""));
+    return;
+  }
+  std::string when;
+  if (o.checkpoint_every) when = format("every %s", counted(o.checkpoint_every, "step").c_str());
+  if (s.checkpoint_minutes > 0)
+    when += format(when.empty() ? "every %g minutes" : ", or %g minutes after the last one", s.checkpoint_minutes);
+  const char* how = s.snapshot           ? "from a copy in the host's memory, while training goes on"
+                    : o.checkpoint_async ? "while training waits: there is no room for a copy in the host's memory"
+                                         : "while training waits";
+  setup.console.item("checkpoints", format("%s, and at the end; %s", when.c_str(), how));
 }
 
 void print_options(Setup& setup) {
@@ -93,6 +119,7 @@ void print_banner(Setup& setup, const MemoryPlan& plan) {
   print_model(setup);
   print_data(setup);
   print_step(setup);
+  print_checkpoints(setup);
   setup.console.item("memory", plan.table());
   print_options(setup);
 }

@@ -49,6 +49,13 @@ std::string describe_epochs(const Windows& windows, int64_t sequences) {
                 epochs, epochs == 1 ? "" : "s");
 }
 
+std::string describe_learnt(const LabelCounts& counts) {
+  const std::string part = format("%.0f%%", 100 * double(counts.labels) / double(counts.tokens));
+  if (!counts.all) return format("learns about %s of the tokens", part.c_str());
+  return format("learns %s of %s tokens (%s)", human_count(double(counts.labels)).c_str(),
+                human_count(double(counts.tokens)).c_str(), part.c_str());
+}
+
 std::string describe_bytes(const ModelSource& model) {
   return format("the bytes of the text are the tokens, and the model has %d: name its tokenizer with --tokenizer DIR",
                 model.config.V);

@@ -14,6 +14,7 @@
 #include "llmc/train/settings.h"
 #include "llmc/train/text_codec.h"
 #include "llmc/train/token_dataset.h"
+#include "llmc/train/unigram.h"
 
 // "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
@@ -27,6 +28,8 @@ std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool rep
 // says how many tokens an epoch leaves out.
 std::string describe_epochs(const Windows& windows, int64_t sequences);
 // Says that the bytes of the text are the tokens, although the model has more.
+// "learns 1.2k of 5.6k tokens (22%)", of data with masks.
+std::string describe_learnt(const LabelCounts& counts);
 std::string describe_bytes(const ModelSource& model);
 // Two lines: first origin and size, then shape.
 std::string describe_model(const ModelSource& model);

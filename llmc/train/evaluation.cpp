@@ -2,19 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/kernels/classifier.h"
 #include "llmc/train/shard_manifest.h"
-
-int64_t windows_to_measure(const Options& options, int T) {
-  constexpr int64_t kValidationTokens = 16384, kValidationWindows = 16, kAll = std::numeric_limits<int64_t>::max();
-  if (!is_auto(options.val_tokens)) return options.val_tokens ? std::max<int64_t>(1, options.val_tokens / T) : kAll;
-  return options.eval_only ? kAll : std::max(kValidationWindows, kValidationTokens / T);
-}
 
 EvaluationProgress progress_lines(Console& console) {
   struct Shown {

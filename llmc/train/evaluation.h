@@ -28,9 +28,6 @@ std::string evaluation_text(const EvaluationResult& result, int V, const std::op
 // Returns step, val_loss, val_bits_per_byte, choices_acc, …: those that were measured.
 Json evaluation_json(int64_t step, const EvaluationResult& result);
 
-// Returns how many windows of T held-out tokens --val-tokens asks for.
-int64_t windows_to_measure(const Options& options, int T);
-
 // Called during an evaluation, with what it measures and the fraction that is done.
 using EvaluationProgress = std::function<void(const std::string& what, double fraction)>;
 // Prints lines on the console: one per tenth, and one whenever 30 seconds have passed without one.
@@ -51,6 +48,8 @@ class Evaluation {
   // Returns the loss on the same windows of a model that knows only how often each token is a label in `train`.
   Unigram unigram(const TokenDataset& train, const std::optional<DocumentRule>& documents) const;
 
+  // Returns how many micro-batches each rank computes for the loss.
+  int64_t micro_steps() const { return windows_ ? windows_->micro_steps(ranks_, B_) : 0; }
   // "of which 16.4k are measured (--val-tokens)": the measured part of the held-out data, in words.
   std::string measured_text() const;
 

@@ -32,7 +32,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"nodes", o.nodes > 0, "it is for --dry-run --nodes"},
       {"random-weights", !run.loads_weights, "the weights are loaded"},
       {"documents", o.packed_documents, "--packed-documents is off"},
-      {"checkpoints", o.checkpoint_every > 0, "--checkpoint-every is 0"},
+      {"checkpoints", s.saves(o), "--checkpoint-every is 0"},
       {"falling", s.schedule != Schedule::kConstant, "--schedule is constant"},
       {"after-warm-up", s.warmup_steps < s.steps,
        format("the warm-up takes all %s: --warmup-steps %lld", counted(s.steps, "step").c_str(),

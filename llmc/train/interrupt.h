@@ -3,11 +3,14 @@
 // step, however often they come: a rank may get one directly and from its launcher. Only a second Ctrl-C ends the
 // process at once, and SIGUSR2, as which scripts/run passes it on.
 //
+// announce() makes the first of them answer at once, on standard error.
+//
 // SIGINT and SIGHUP stay ignored if the process was started so (nohup, or & in a script). Signals that it was started
 // with blocked are unblocked; those that wait count.
 #pragma once
 
 #include <csignal>
+#include <string>
 
 class StopRequests {
  public:
@@ -15,6 +18,8 @@ class StopRequests {
   StopRequests(const StopRequests&) = delete;
 
   bool any() const;
+  // From now on the first signal prints this line; now, if one has come already. At most 500 bytes of it.
+  void announce(const std::string& line) const;
   // For a process that has nothing to save: from now on the signals end it, and so does one that has come already.
   void decline();
 

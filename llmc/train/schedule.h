@@ -21,6 +21,9 @@ enum class Schedule { kCosine, kLinear, kWsd, kConstant };
 Schedule parse_schedule(const std::string& name);
 const char* schedule_name(Schedule schedule);
 
+// Returns what follows the warm-up, "a cosine to 0.0004" or "constant for 112 steps, then linear to 0.0004 over 32".
+std::string describe_schedule(Schedule schedule, int64_t steps, int64_t warmup_steps, double min_lr);
+
 // Returns the rate of `step` (from 0) in a run of `steps` steps, the first `warmup_steps` of which warm up. Throws if
 // steps < 1, on a negative step or warm-up, if lr <= 0, and if min_lr is outside [0, lr].
 double learning_rate(Schedule schedule, int64_t step, int64_t steps, int64_t warmup_steps, double lr, double min_lr);

@@ -3,28 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/memory/sharding.h"
+#include "llmc/train/defaults.h"
 #include "llmc/train/tuner.h"
 
 namespace {
 
-// The defaults for a model without settings of its own.
-struct Defaults {
-  int64_t T, G, steps;  // steps 0: one epoch
-  double lr;
-};
-
-Defaults defaults_of(const ModelConfig& config) {
-  if (config.parameters() < 10'000'000) return {std::min<int64_t>(config.max_positions, 128), 16, 160, 4e-3};
-  return {std::min<int64_t>(config.max_positions, 4096), 64, 0, 3e-4};
-}
-
 constexpr int64_t kStepsToSampleHalfWay = 20;  // halfway, a shorter run has learnt nothing worth reading
 constexpr int64_t kMicroBatchTokens = 8192;    // enough to keep products busy
 constexpr int64_t kStepsOfEpoch = 8;           // at least, with the default batch: fewer hardly change a loaded model
+constexpr double kMinutes = 30;                // between checkpoints of several ranks, of which any may be lost
 
 int64_t largest_divisor(int64_t number, int64_t limit) {
   for (int64_t d = std::min(number, limit); d > 1; --d)
@@ -101,7 +93,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
   s.micro_steps = share / s.B;
 }
 
-void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens) {
+void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens, bool loaded) {
   const auto steps_for = [&](double sequences) {
     return std::max<int64_t>(1, int64_t(std::ceil(std::min(sequences, 1e18) / double(s.G))));
   };
@@ -109,14 +101,26 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
   if (!is_auto(o.steps)) s.steps = o.steps;
   else if (!is_auto(o.train_tokens)) s.steps = steps_for(double(o.train_tokens) / s.T);
   else if (!is_auto(o.epochs)) s.steps = steps_for(o.epochs * epoch);
-  else s.steps = defaults.steps ? defaults.steps : steps_for(epoch);
+  else s.steps = std::clamp(steps_for(epoch), loaded ? 1 : defaults.fewest_steps, defaults.most_steps);
   if (!is_auto(o.epochs))
     s.reasons.push_back(format("%s: %g epoch%s of %.0f sequences, rounded up to whole steps of %lld",
                                counted(s.steps, "step").c_str(), o.epochs, o.epochs == 1 ? "" : "s", epoch,
                                (long long)s.G));
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%s: %s", counted(s.steps, "step").c_str(),
-                               defaults.steps ? "the default for a small model" : "one pass over the training data"));
+                               s.steps == steps_for(epoch)        ? "one pass over the training data"
+                               : s.steps == defaults.fewest_steps ? "the fewest by default, of a model of this size"
+                                                                  : "the most by default, of a model of this size"));
+}
+
+// Returns how many windows of T held-out tokens --val-tokens asks for. By default they have at most a tenth of the
+// tokens that the run trains on. It measures them five times, and a forward pass takes a third of a step's time.
+int64_t windows_to_measure(const RunSettings& s, const Options& o) {
+  constexpr int64_t kTokens = 16384, kWindows = 16, kAll = std::numeric_limits<int64_t>::max();
+  if (!is_auto(o.val_tokens)) return o.val_tokens ? std::max<int64_t>(1, o.val_tokens / s.T) : kAll;
+  if (o.eval_only) return kAll;
+  const double tenth = std::ceil(double(s.steps) * double(s.G) / 10);
+  return int64_t(std::min(double(std::max(kWindows, kTokens / s.T)), tenth));
 }
 
 // Returns the tokens whose logits exist at once: the smallest chunks of the same size that have at least 4096. The
@@ -225,19 +229,25 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
           "--tensor-parallel-reduce-dtype bf16 with --dtype fp32: sums of fp32 numbers travel in fp32\n"
           "  use --dtype bf16, or leave it out");
   resolve_batch(s, o, defaults, config, data_ranks, data_tokens);
-  resolve_length(s, o, defaults, data_tokens);
+  resolve_length(s, o, defaults, data_tokens, loaded);
   s.lr = is_auto(o.lr) ? defaults.lr / (loaded ? 10 : 1) : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
   REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
-  if (is_auto(o.lr))
-    s.reasons.push_back(format("learning rate %g%s: %s", s.lr,
-                               is_auto(o.warmup_steps) ? (", warm-up " + counted(s.warmup_steps, "step")).c_str() : "",
-                               loaded ? "a tenth of the default, for the weights are trained already" : "the default"));
+  s.reasons.push_back(format("learning rate %g, warm-up %s: %s; then %s", s.lr, counted(s.warmup_steps, "step").c_str(),
+                             !is_auto(o.lr) ? "as asked"
+                             : loaded       ? "a tenth of the default, for the weights are trained already"
+                                            : "the default",
+                             describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str()));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
+  s.val_windows = windows_to_measure(s, o);
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
+  const bool several = data_ranks * o.tensor_parallel_degree * o.context_parallel_degree > 1;
+  s.checkpoint_minutes = is_auto(o.checkpoint_minutes) ? (several ? kMinutes : 0) : o.checkpoint_minutes;
+  // A copy for checkpoints that nobody asked for is planned only if there is room: Setup looks.
+  s.snapshot = o.checkpoint_async && (o.checkpoint_every || !is_auto(o.checkpoint_minutes)) && s.saves(o);
   const int64_t chunk = is_auto(o.head_chunk) ? default_head_chunk(s, o) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
   REQUIRE(!o.tune_products || o.tuning == "auto",
@@ -266,7 +276,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.on_host = t.training && o.offload_optimizer;
   t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
-  t.snapshot = o.checkpoint_every && o.checkpoint_async;
+  t.snapshot = t.training && s.snapshot;
   t.micro_steps = t.training ? int(s.micro_steps) : 1;
   t.graphs = t.training && o.cuda_graphs;
   t.tensor_chunks = int(o.tensor_parallel_overlap);

@@ -25,11 +25,14 @@ struct RunSettings {
   int64_t warmup_steps;
   Schedule schedule;
   int64_t val_every;     // 0: never
+  int64_t val_windows;   // sequences of held-out tokens that a validation measures, if there are so many
   int64_t sample_every;  // 0: never; -1: halfway, unless the run is short, and at the end
   int head_chunk;
   AttentionKernel attention;
   Fp8Settings fp8;
   ActivationPolicy activations;
+  double checkpoint_minutes;  // after which a checkpoint is due; 0: never
+  bool snapshot;              // checkpoints are written from a copy in the host's memory, while training goes on
   std::vector<std::string> products;  // which products run in FP8, for the banner
   std::string precision;              // why the type was chosen, "fp32: …", for the banner; "": it was asked for
   std::vector<std::string> reasons;   // why a training's numbers were chosen, "micro-batch 8: …", for the banner
@@ -38,6 +41,7 @@ struct RunSettings {
   double learning_rate_at(int64_t step) const;
   bool samples_at(int64_t step) const;  // before this step, from 0
   bool validates_at(int64_t step) const;
+  bool saves(const Options& options) const { return options.checkpoint_every > 0 || checkpoint_minutes > 0; }
 };
 
 // Returns the trainer's settings, which follow from both.
@@ -46,6 +50,6 @@ TrainerSettings trainer_settings(const Options& options, const RunSettings& sett
 // Chooses batch and precision, which the memory plan needs. `data_ranks` share the global batch; if they cannot share
 // it evenly, this throws and names batches that they can share. `data_tokens`, the size of the training data, decides
 // the length of a run with --epochs, which counts windows, and bounds its default batch: an epoch has 8 steps or more.
-// `loaded` weights get a lower learning rate by default.
+// `loaded` weights get a lower learning rate by default. What else follows from the model's size is in defaults.h.
 RunSettings resolve_settings(const Options& options, const ModelConfig& config, const DeviceInfo& device,
                              int data_ranks, int64_t data_tokens, bool loaded = false);

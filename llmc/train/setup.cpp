@@ -12,6 +12,7 @@
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
 #include "llmc/train/description.h"
+#include "llmc/train/simulation.h"
 #include "llmc/train/tuner.h"
 
 // The checkpoint is opened before anything that the options decide, so that they are those of the one that is intact.
@@ -90,6 +91,16 @@ void Setup::choose_settings() {
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
+  if (trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot) plan_snapshot_if_it_fits();
+}
+
+// Checkpoints by default are written from a copy in the host's memory if all ranks have room for it.
+void Setup::plan_snapshot_if_it_fits() {
+  RunSettings with = settings;
+  with.snapshot = true;
+  Stream stream(device, "snapshot");
+  const MemoryPlan plan = plan_memory(model.config, trainer_settings(options, with), mesh, device.info());
+  settings.snapshot = sum_number(*communicator, stream, !planner->fits(plan)) == 0;
 }
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer
@@ -110,6 +121,7 @@ static std::string changed_rate(const Checkpoint& start, const RunSettings& sett
 void Setup::open_sampler(WindowRule rule) {
   sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
   require_something_learnt();
+  if (ranks.rank == 0 && data.train->has_masks()) learnt = describe_learnt(count_labels(*data.train, data.documents));
   identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
                    data.held_out_documents);
   if (!start) return;
@@ -162,8 +174,8 @@ void Setup::measure_held_out(WindowRule rule) {
           "the last tenth of the training data is held out: %lld tokens, too few for a sequence of %d and a label\n"
           "  lower --seq-len to %lld or less, name held-out data by --val-data, or measure none: --val-every 0",
           (long long)held_out.size(), settings.T, (long long)std::max<int64_t>(1, held_out.size() - 1));
-  evaluation->measure_loss(ValidationWindows(held_out, settings.T, windows_to_measure(options, settings.T), rule),
-                           data.held_out_documents, codec);
+  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows, rule), data.held_out_documents,
+                           codec);
   if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
     unigram = evaluation->unigram(*data.train, data.documents);
 }

@@ -52,6 +52,7 @@ struct Setup {
   std::optional<Sampler> sampler;  // of a training, as is `identity`
   std::optional<DataIdentity> identity;
   std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
+  std::string learnt;                // of data with masks, on the first rank: how many of its tokens are learnt
   std::optional<Evaluation> evaluation;
   std::optional<Unigram> unigram;  // of the held-out windows
   Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
@@ -74,6 +75,7 @@ struct Setup {
   void open_data();
   std::vector<int32_t> prompt_of_chat();
   void choose_settings();
+  void plan_snapshot_if_it_fits();
   void open_sampler(WindowRule rule);
   void require_something_learnt() const;
   void prepare_evaluation(WindowRule rule);

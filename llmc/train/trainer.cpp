@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr size_t kSummedAtBegin = 4;  // numbers of StepState: label_count and the flags behind it
+constexpr size_t kSummedAtBegin = 5;  // numbers of StepState: label_count and the flags behind it
 constexpr size_t kSummedAtEnd = 2;    // loss_sum and not_finite_ranks
 
 }  // namespace
@@ -156,9 +156,12 @@ void Trainer::begin_step(const StepInput& input) {
 
 void Trainer::set_flags(StepState& state, const StepFlags& flags) {
   state.stop_requests = flags.stop, state.saved = flags.saved, state.not_saved = flags.not_saved;
+  state.checkpoints_due = flags.due;
 }
 
-StepFlags Trainer::flags_of(const StepState& state) { return {state.stop_requests, state.saved, state.not_saved}; }
+StepFlags Trainer::flags_of(const StepState& state) {
+  return {state.stop_requests, state.saved, state.not_saved, state.checkpoints_due};
+}
 
 // Enqueues the work from the batches and the state on the device to the updated weights.
 void Trainer::enqueue_work(StepForm form, bool captured) {

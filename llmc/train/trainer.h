@@ -35,6 +35,7 @@ class Tuning;
 struct StepFlags {
   int64_t stop = 0;                  // was asked to stop
   int64_t saved = 0, not_saved = 0;  // has written its part of a checkpoint; has failed to write it
+  int64_t due = 0;                   // its clock says that it is time for a checkpoint
 };
 
 // One optimizer step of this rank: k micro-batches of B sequences of T tokens, one after the other.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/replay.h"
@@ -50,13 +51,18 @@ bool TrainingLoop::is_done() {
   const bool saved = options_.export_ ? exported : has_state || !options_.checkpoint_every;
   Stream stream(setup_.device, "done");
   const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
-  REQUIRE(done || setup_.start || !broadcast_number(*setup_.communicator, stream, exported),
-          "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
-          "  train its weights in a new folder: --model %s --out DIR, without --resume",
-          run.c_str(), run.c_str());
+  REQUIRE(
+      done || setup_.start || !broadcast_number(*setup_.communicator, stream, exported),
+      "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
+      "  train its weights in a new folder: --model %s --out DIR, without --resume; or begin it again, longer, with "
+      "--checkpoint-every N, which leaves a checkpoint at the end",
+      run.c_str(), run.c_str());
   if (done)
-    console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: --steps N", run.c_str(),
-                           counted(settings_.steps, "step").c_str()));
+    console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: %s", run.c_str(),
+                           counted(settings_.steps, "step").c_str(),
+                           setup_.start ? "--steps N"
+                                        : "begin it again with --steps N, for it has no checkpoint to go on from; "
+                                          "--checkpoint-every N leaves one at the end"));
   return done;
 }
 
@@ -86,10 +92,12 @@ void TrainingLoop::open_folder() {
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
   if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
+  answer_stop_requests();
 }
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
+  clock_ = seconds();
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
@@ -97,7 +105,8 @@ int64_t TrainingLoop::run() {
     if (finished_ + 1 < enqueued_) finish_step();
     write_checkpoint();
     stop = stop_requested_ || stop_now();
-    if (!stop && saves_at(enqueued_)) begin_checkpoint();
+    const bool due = due_ && !checkpointer_->under_way();  // training need not wait for the one before
+    if (!stop && (due || saves_at(enqueued_))) begin_checkpoint();
   }
   finish_steps();
   write_checkpoint();
@@ -111,6 +120,16 @@ int64_t TrainingLoop::run() {
 // True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
 // together.
 bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_.any(); }
+
+// Makes the first signal print what will happen. A rank of several learns of a request a step later.
+void TrainingLoop::answer_stop_requests() const {
+  if (setup_.ranks.rank != 0 || options_.quiet) return;
+  const char* first = setup_.ranks.size == 1 ? "the step under way ends" : "the step under way and up to two more end";
+  stop_requests_.announce(
+      options_.checkpoint_on_signal
+          ? format("asked to stop: %s, then a checkpoint is saved; a second Ctrl-C ends at once, without it", first)
+          : format("asked to stop: %s; a second Ctrl-C ends at once", first));
+}
 
 // ---- measuring and sampling
 
@@ -141,7 +160,7 @@ void TrainingLoop::enqueue_step() {
   const int64_t step = enqueued_++;
   fill_batch(step);
   StepFlags flags = checkpointer_->flags();
-  flags.stop = stop_requests_.any();
+  flags.stop = stop_requests_.any(), flags.due = is_due();
   const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
   Record record;
   if (traced && folder_) setup_.device.record_to(&record);
@@ -171,6 +190,7 @@ void TrainingLoop::finish_step() {
   const StepResult result = trainer_.wait_for_step();
   checkpointer_->count(result.flags);
   stop_requested_ = stop_requested_ || result.flags.stop > 0;
+  due_ = due_ || (result.flags.due > 0 && result.step >= begun_);  // an earlier step's has been answered
   if (!result.held) training_seconds_ += result.seconds;
   const StepReport report = report_of(result);
   report_checkpoints();
@@ -251,17 +271,26 @@ void TrainingLoop::report_first_step() {
 // ---- checkpoints
 
 bool TrainingLoop::saves_at(int64_t step) const {
-  return options_.checkpoint_every && (step % options_.checkpoint_every == 0 || step == settings_.steps);
+  if (step == settings_.steps) return settings_.saves(options_);
+  return options_.checkpoint_every && step % options_.checkpoint_every == 0;
 }
 
-// Begins to save the state after all enqueued steps. Waits for the checkpoint before; without --checkpoint-async, it
+// True if --checkpoint-minutes are over, by the first rank's clock. The others learn it with the step's flags, so that
+// all begin the checkpoint after the same step.
+bool TrainingLoop::is_due() const {
+  return setup_.ranks.rank == 0 && settings_.checkpoint_minutes > 0 &&
+         seconds() - clock_ >= 60 * settings_.checkpoint_minutes;
+}
+
+// Begins to save the state after all enqueued steps. Waits for the checkpoint before; without a copy to write from, it
 // waits for this one, too.
 void TrainingLoop::begin_checkpoint() {
+  due_ = false, begun_ = enqueued_, clock_ = seconds();
   const bool late = checkpointer_->under_way();
   if (late) console_.line("the checkpoint before is not written yet: training waits for it");
-  if (late || !options_.checkpoint_async) finish_steps();
+  if (late || !settings_.snapshot) finish_steps();
   checkpointer_->finish();
-  if (options_.checkpoint_async) checkpointer_->begin(enqueued_);
+  if (settings_.snapshot) checkpointer_->begin(enqueued_);
   else checkpointer_->save(finished_, state());
 }
 

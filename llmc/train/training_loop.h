@@ -62,11 +62,13 @@ class TrainingLoop {
   [[noreturn]] void end_not_finite(const StepReport& report);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
+  bool is_due() const;
   void begin_checkpoint();
   void write_checkpoint();
   void save_at_stop();
   void report_checkpoints();
   bool saves_at(int64_t step) const;
+  void answer_stop_requests() const;
   bool stop_now() const;
   Json state() const;
 
@@ -83,6 +85,9 @@ class TrainingLoop {
   bool made_folder_ = true;          // the folder was not there before
   std::optional<Checkpointer> checkpointer_;
   bool stop_requested_ = false;                       // a rank has asked to stop, with a step that has ended
+  bool due_ = false;                                  // the first rank has said that it is time for a checkpoint
+  int64_t begun_ = -1;                                // steps of the checkpoint that was begun last; -1: none was
+  double clock_ = 0;                                  // when it was begun, or the run
   int64_t enqueued_, finished_;                       // steps; the device works on those between
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents
   double training_seconds_ = 0;                       // of all steps, also those before a resume

@@ -18,9 +18,11 @@ LabelCounts count_labels(const ValidationWindows& windows, const std::optional<D
   for (int64_t i = 0; i < windows.count(); i += stride) {
     windows.windows().read(windows.place(i), inputs.data(), labels.data());
     cut_rows(rule, inputs, labels, positions, T);
+    counts.tokens += T;
     for (const int32_t label : labels)
       if (label != kIgnoredLabel) ++counts.of_token[size_t(label)], ++counts.labels;
   }
+  if (counts.all && windows.all()) counts.tokens = windows.windows().data().size();  // the last window is not full
   return counts;
 }
 

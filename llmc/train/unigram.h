@@ -14,6 +14,7 @@
 struct LabelCounts {
   std::vector<int64_t> of_token;  // (V)
   int64_t labels = 0;             // their sum
+  int64_t tokens = 0;             // among which they are: labels and others
   bool all = true;                // false: only some windows were counted
 };
 

@@ -13,7 +13,7 @@ from jobs import failed, last_line, skipped
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_B, EIGHT_B = "dev/bench/llama3.2-1b.json", "dev/bench/llama3-8b.json"
-QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off")
+QUIET = ("--val-every", 0, "--sample-every", 0, "--export", "off", "--checkpoint-minutes", 0)
 sys.path.append(str(ROOT / "dev/bench"))  # which lists what it measures
 import peers_rows  # noqa: E402
 import show_runs  # noqa: E402

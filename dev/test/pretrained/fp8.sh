@@ -9,7 +9,7 @@ source "$(dirname "$0")/../lib.bash"
 source "$(dirname "$0")/../pytorch/model.bash"
 in_own_tree
 options=(--model "$root/build/pretrained/model" --train-data dev/data/tinyshakespeare.txt --seq-len 128 --global-batch 1
-  --steps 20 --val-every 20 --val-tokens 1024 --sample-every 0 --export off)
+  --steps 20 --lr 3e-5 --val-every 20 --val-tokens 1024 --sample-every 0 --export off)
 
 # losses_of NAME: held-out loss before and after, and the mean of the steps' losses.
 losses_of() {
