@@ -387,7 +387,7 @@ inline void make_choices(Chance& chance, const std::string& folder) {
 inline void read_choices(const std::string& folder) {
   const TextCodec codec = TextCodec::open("", "", "", ModelConfig::preset("tiny"));  // bytes
   for (const ChoiceFormat format : {ChoiceFormat::lm_eval, ChoiceFormat::llmc}) {
-    std::vector<ChoiceItem> items = ::read_choices(folder + "/choices.jsonl", format, codec);
+    std::vector<ChoiceItem> items = ::read_choices(folder + "/choices.jsonl", format, {}, codec);
     cut_choices(items, folder, 64);
   }
 }

@@ -14,7 +14,7 @@ template <class Next>
 std::string after_removal(const Next& next) {
   TemporaryFolder folder;
   RunFolder run(folder / "run", "tiny");
-  run.write_about(Json::object(), Json::object(), "plan");
+  run.write_about(Json::object(), Json::object(), Json::object(), "plan");
   std::filesystem::remove_all(folder / "run");
   try {
     next(run);
