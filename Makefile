@@ -334,8 +334,8 @@ $(BUILD_OBJECT): private CPPFLAGS += -DLLMC_COMMIT='"$(COMMIT)"' -DLLMC_TARGET='
 remember = $(if $(subst [$(strip $2)],,[$(strip $(file <$1))]),$(shell mkdir -p $(dir $1))$(file >$1,$(strip $2)))
 $(call remember,$B/flags,$(COMPILE_cpp) $(COMPILE_cu) $(LINK) $(LIBS) $(TEST_FLAGS) $(CPU_MODEL))
 $(call remember,$B/files,$(LIBRARY_SOURCES))
-$(call remember,$B/commit,$(COMMIT))
-$(call remember,$B/minja,$(MINJA))
+$(call remember,$B/commit,commit $(COMMIT))
+$(call remember,$B/minja,minja $(MINJA))
 # WERROR changes no object, so it is no part of the flags and compiles nothing again: it is for CI, whose build begins
 # empty. Whoever has another compiler than CI sees its warnings, and is not stopped by them.
 ifneq ($(WERROR),)

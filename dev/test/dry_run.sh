@@ -75,6 +75,7 @@ while read -r name kind; do
     dtype) value=fp32 ;;
     attention) value=mma ;;
     min-lr) value=1e-5 ;;
+    checkpoint-minutes) value=0 ;; # without checkpoints no copy of the state is planned
     export | checkpoint-async | checkpoint-on-signal | fp8-precompute-scales) value=off ;;
     activation-loading-horizon | fp8-history) value=1 ;;
     *)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "llmc/base/clock.h"
+#include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/train/documents.h"
 
@@ -20,7 +21,11 @@ double seconds_of_forward(Setup& setup, Trainer& trainer) {
   cut_rows(setup.data.documents, inputs, labels, positions, s.T);
   const auto timed = [&] {
     const double begin = seconds();
-    trainer.evaluate(inputs, labels, positions, s.T);
+    try {
+      trainer.evaluate(inputs, labels, positions, s.T);
+    } catch (const Error& error) {  // the step itself says where such a number is
+      if (error.exit_code != ExitCode::not_finite) throw;
+    }
     return seconds() - begin;
   };
   const double first = timed();

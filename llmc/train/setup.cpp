@@ -99,8 +99,7 @@ void Setup::plan_snapshot_if_it_fits() {
   RunSettings with = settings;
   with.snapshot = true;
   Stream stream(device, "snapshot");
-  const MemoryPlan plan = plan_memory(model.config, trainer_settings(options, with), mesh, device.info());
-  settings.snapshot = sum_number(*communicator, stream, !planner->fits(plan)) == 0;
+  settings.snapshot = sum_number(*communicator, stream, !planner->fits(with)) == 0;
 }
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer

@@ -254,7 +254,12 @@ bool simulate(const Options& asked, Console& console) {
   if (asked.plan == "auto") options = Planner(asked, config, device, mesh_of(asked), 0, limits).choose(console);
   const Mesh mesh = mesh_of(options);
   const Planner planner(options, config, device, mesh, 0, limits);
-  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  if (settings.saves(options) && options.checkpoint_async && !settings.snapshot) {  // as a run would: Setup
+    RunSettings with = settings;
+    with.snapshot = true;
+    if (planner.fits(with)) settings = with;
+  }
   const MemoryPlan plan = plan_memory(config, trainer_settings(options, settings), mesh, device);
   Modelled modelled{asked, options, device, config, mesh, settings, rates};
   replay_modelled(modelled);
