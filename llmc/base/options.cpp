@@ -212,8 +212,7 @@ std::string set_real(double& field, const OptionInfo& info, const std::string& t
   return "";
 }
 
-// Writes a unit as an exponent, which a double reads exactly: "2.7B" → "2.7e9". Units are k, M, B and T, in either
-// case.
+// Writes a unit (k, M, B or T, in either case) as an exponent, which a double reads exactly: "2.7B" → "2.7e9".
 std::string with_exponent(const std::string& text) {
   const size_t unit = text.size() < 2 ? std::string::npos : std::string("kmbt").find(char(std::tolower(text.back())));
   return unit == std::string::npos ? text : text.substr(0, text.size() - 1) + "e" + std::to_string(3 * (unit + 1));
