@@ -6,6 +6,7 @@ set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
 cd "$scratch"
+export LLMC_PROGRAM=$train # of scripts/consolidate
 few="--seq-len 32 --global-batch 4 --steps 2 --val-every 0"
 train() { "$train" "$@" >log 2>&1 || { cat log && fail "$*"; }; }
 

@@ -9,7 +9,7 @@ cd "$scratch"
 
 "$train" --version >version.txt
 check "--version begins with the version" grep -q '^train_llama [0-9.]*$' version.txt
-check "  has the commit of the build" grep -qxF "commit     $(cat "$build/commit")" version.txt
+check "  has the commit of the build" grep -qxF "commit     $(cut -d " " -f 2 "$build/commit")" version.txt
 check "  how it was built" grep -q '^built      for the CPU.* by .*[0-9]$' version.txt
 check "  and the libraries with their versions" grep -q '^libraries  .*PCRE2 10\.[0-9]*$' version.txt
 

@@ -142,5 +142,6 @@ std::vector<int32_t> chat_prompt(const Options& options, const TextCodec& codec,
                                                          .set("eos_token", end));
   const std::vector<int32_t> ids = tokens_of(rendering, codec, special);
   REQUIRE(!ids.empty(), "--chat: the chat template %s renders the message as nothing", chat.path.c_str());
+  codec.require_in_model(ids);
   return ids;
 }

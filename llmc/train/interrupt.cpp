@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 
 namespace {
@@ -19,8 +20,10 @@ void print(const char* text, size_t bytes) {
 }
 
 void answer() {
+  const int error = errno;  // of the code that the signal interrupts
   const size_t bytes = announced_bytes;
   if (bytes && !answered.test_and_set()) print(announced, bytes);
+  errno = error;
 }
 
 void on_signal(int signal) {

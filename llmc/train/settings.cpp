@@ -108,9 +108,9 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
                                (long long)s.G));
   if (is_auto(o.steps) && is_auto(o.train_tokens) && is_auto(o.epochs))
     s.reasons.push_back(format("%s: %s", counted(s.steps, "step").c_str(),
-                               s.steps == steps_for(epoch)        ? "one pass over the training data"
-                               : s.steps == defaults.fewest_steps ? "the fewest by default, of a model of this size"
-                                                                  : "the most by default, of a model of this size"));
+                               s.steps == steps_for(epoch)  ? "one pass over the training data"
+                               : s.steps > steps_for(epoch) ? "the fewest by default, of a model of this size"
+                                                            : "the most by default, of a model of this size"));
 }
 
 // Returns how many windows of T held-out tokens --val-tokens asks for. By default they have at most a tenth of the

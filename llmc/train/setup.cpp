@@ -38,7 +38,8 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
-  prompt = options.chat ? prompt_of_chat() : codec.prompt(options.prompt);
+  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
+  prompt = options.chat && samples ? prompt_of_chat() : codec.prompt(options.prompt);
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
@@ -87,7 +88,10 @@ void Setup::choose_settings() {
   const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
   if (!limits.warning.empty()) console.warning(limits.warning);
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
-  if (trains() && options.plan == "auto") options = planner->choose(*communicator, device, console);
+  if (trains() && options.plan == "auto") {
+    options = planner->choose(*communicator, device, console);
+    planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
+  }
   settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));

@@ -43,7 +43,7 @@ std::vector<SpecialTokens::Found> SpecialTokens::all(std::string_view text) cons
 size_t SpecialTokens::next_cut(std::string_view text, size_t from) const {
   size_t plain = all_alone_ ? tokenizer_.next_cut(text, from) : text.size();
   for (size_t at = from < longest_ ? 0 : from - longest_;;) {
-    const std::optional<Found> found = next(text, at);
+    const std::optional<Found> found = next(text.substr(0, plain + 1 + longest_), at);  // no later one counts
     if (!found || plain + 1 < found->at) return plain;  // a newline before a token is a word of its own kind
     const auto& same = by_first_byte_[static_cast<unsigned char>(text[found->at])];
     const bool alone = std::ranges::find(same, found->id, &Token::id)->alone;

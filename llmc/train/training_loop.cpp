@@ -44,11 +44,12 @@ bool TrainingLoop::is_done() {
   const std::string& run = setup_.resume->run_folder;
   std::error_code error;
   const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
-  // A run with --checkpoint-every whose last checkpoint is lost trains the last steps again. Of others the log tells.
-  const bool has_state = finished_ == settings_.steps, asks_the_log = !options_.checkpoint_every || !setup_.start;
+  // A run that saves checkpoints and lost its last one trains the last steps again. Of others the log tells.
+  const bool saves = settings_.saves(options_);
+  const bool has_state = finished_ == settings_.steps, asks_the_log = !saves || !setup_.start;
   const bool trained =
       has_state || (asks_the_log && setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
-  const bool saved = options_.export_ ? exported : has_state || !options_.checkpoint_every;
+  const bool saved = options_.export_ ? exported : has_state || !saves;
   Stream stream(setup_.device, "done");
   const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
   REQUIRE(

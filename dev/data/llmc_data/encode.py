@@ -165,7 +165,7 @@ class Encoder:
         """A JSON object."""
         try:
             row = json.loads(self.decode(batch, n, result))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRow(f"not JSON: {error}") from None
         if not isinstance(row, dict):
             wanted = rows.expected(self.encoding.kind, self.encoding.field)

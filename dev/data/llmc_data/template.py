@@ -72,7 +72,9 @@ class ChatTemplate:
     def render(self, messages: list[dict], tools: list | None = None, prompt: bool = False) -> str:
         try:
             return self.template.render(messages=messages, tools=tools, add_generation_prompt=prompt, **self.tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (
+            jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError
+        ) as error:
             raise DataError(
                 f"the template {self.name} refuses the conversation: {error}\n"
                 "  leave the conversation out, or give a template that takes it with --template FILE.jinja"

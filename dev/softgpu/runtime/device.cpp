@@ -140,6 +140,10 @@ SOFTGPU_API cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
+SOFTGPU_API cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
 SOFTGPU_API cudaError_t cudaDeviceSynchronize() {
   if (const cudaError_t e = unsafe_during_capture("cudaDeviceSynchronize")) return e;
   return give(Engine::get().synchronize());
