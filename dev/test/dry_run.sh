@@ -68,6 +68,7 @@ while read -r name kind; do
     model | layers | seq-len | global-batch) continue ;; # in each of these commands
     fp8-*) given=(--fp8 delayed --zero-stage 3) ;; # refused without
     tensor-parallel-* | context-*) given=(--micro-batch 1) ;;
+    checkpoint-every) given=(--checkpoint-minutes 0) ;; # else a copy of the state is planned already
   esac
   case $name in
     fp8-skip) value=down_proj ;;

@@ -10,7 +10,7 @@
 
 namespace {
 
-// What a normalizer with these steps, a list of objects, makes of a text.
+// Returns the text as a normalizer with these steps, a list of objects, changes it.
 std::string normal(const std::string& steps, std::string text) {
   const Json json = Json::parse(R"({"type":"Sequence","normalizers":[)" + steps + "]}", "steps");
   PatternScratch scratch;

@@ -13,29 +13,29 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kMark = "\xef\xb7\x92";  // U+FDD2, a code point that no text may use
+// Code points that no text may use: one breaks the spelling of a special token, the other is around a stand-in's name.
+constexpr std::string_view kGuard = "\xef\xb7\x92";          // U+FDD2
+constexpr std::string_view kAroundStandIn = "\xef\xb7\x93";  // U+FDD3
 
-constexpr std::string_view kAround = "\xef\xb7\x93";  // U+FDD3, another one
-
-// Returns the message with a mark behind the first character of each special token that it spells, also of one that
+// Returns the message with a guard after the first character of each special token that it spells, also of one that
 // begins inside another, so that none is found in the rendering.
-std::string with_marks(const std::string& message, const char* option, const SpecialTokens& special) {
-  REQUIRE(message.find(kMark) == message.npos && message.find(kAround) == message.npos,
+std::string with_guards(const std::string& message, const char* option, const SpecialTokens& special) {
+  REQUIRE(message.find(kGuard) == message.npos && message.find(kAroundStandIn) == message.npos,
           "%s has the code point U+FDD2 or U+FDD3, which are no characters\n  remove it", option);
   std::string marked;
   size_t done = 0;
   for (std::optional<SpecialTokens::Found> found = special.next(message, 0); found;
        found = special.next(message, done)) {
     const size_t first = found->at + utf8_start(std::string_view(message).substr(found->at)).bytes;
-    marked += message.substr(done, first - done) + std::string(kMark);
+    marked += message.substr(done, first - done) + std::string(kGuard);
     done = first;
   }
   return marked + message.substr(done);
 }
 
-std::string without_marks(std::string_view text) {
+std::string without_guards(std::string_view text) {
   std::string plain;
-  for (size_t at; (at = text.find(kMark)) != text.npos; text.remove_prefix(at + kMark.size()))
+  for (size_t at; (at = text.find(kGuard)) != text.npos; text.remove_prefix(at + kGuard.size()))
     plain += text.substr(0, at);
   return plain + std::string(text);
 }
@@ -55,10 +55,20 @@ class StandIns {
           entry.set("id", first_ + int32_t(ids_.size())).set("content", name_of(token.id)).set("special", false));
       ids_.push_back(token.id);
     }
-    tokenizer_.emplace(file.set("added_tokens", added));
+    try {
+      tokenizer_.emplace(file.set("added_tokens", added));
+    } catch (
+        const Error&) {  // tokens that are added get the numbers after the model's entries, however they are counted
+      fail(
+          "%s: its numbers have holes, so words of --prompt or --system that spell special tokens cannot stay text\n  "
+          "leave them out",
+          codec.file().c_str());
+    }
   }
 
-  static std::string name_of(int32_t id) { return std::string(kAround) + std::to_string(id) + std::string(kAround); }
+  static std::string name_of(int32_t id) {
+    return std::string(kAroundStandIn) + std::to_string(id) + std::string(kAroundStandIn);
+  }
 
   std::vector<int32_t> encode(const std::string& text) const {
     std::vector<int32_t> ids = TextEncoder(*tokenizer_, true).encode(text, false);
@@ -73,9 +83,9 @@ class StandIns {
   std::optional<Tokenizer> tokenizer_;
 };
 
-// Returns the tokens of a rendering. The special tokens that it spells without a mark are tokens.
+// Returns the tokens of a rendering. The special tokens that it spells without a guard are tokens.
 std::vector<int32_t> tokens_of(const std::string& rendering, const TextCodec& codec, const SpecialTokens& special) {
-  if (rendering.find(kMark) == rendering.npos) return codec.tokenizer().encode(rendering, false);
+  if (rendering.find(kGuard) == rendering.npos) return codec.tokenizer().encode(rendering, false);
   const std::vector<SpecialTokens::Found> tokens = special.all(rendering);
   std::string text;
   size_t done = 0;
@@ -83,7 +93,7 @@ std::vector<int32_t> tokens_of(const std::string& rendering, const TextCodec& co
     text += rendering.substr(done, token.at - done) + StandIns::name_of(token.id);
     done = token.at + token.bytes;
   }
-  return StandIns(codec, tokens).encode(without_marks(text + rendering.substr(done)));
+  return StandIns(codec, tokens).encode(without_guards(text + rendering.substr(done)));
 }
 
 Json message(const char* role, const std::string& content) {
@@ -107,10 +117,10 @@ ChatTemplateFile template_of(const TextCodec& codec, const DataChat* data) {
 
 std::optional<ChatTemplateFile> find_chat_template(const std::string& folder) {
   std::error_code error;
-  const fs::path own = fs::path(folder) / "chat_template.jinja", config = fs::path(folder) / "tokenizer_config.json";
-  if (fs::exists(own, error)) return ChatTemplateFile{own, content_of(own_file(folder, "chat_template.jinja"))};
+  const fs::path own = fs::path(folder) / kChatTemplateFile, config = fs::path(folder) / "tokenizer_config.json";
+  if (fs::exists(own, error)) return ChatTemplateFile{own, content_of(own_file(folder, kChatTemplateFile))};
   if (!fs::exists(config, error)) return {};
-  const Json json = Json::read(config);
+  const Json json = Json::read(own_file(folder, config.filename()));
   const Json* found = json.is_object() ? json.find("chat_template") : nullptr;
   if (!found || found->is_null()) return {};
   if (found->is_string()) return ChatTemplateFile{config, found->as_string()};
@@ -131,8 +141,8 @@ std::vector<int32_t> chat_prompt(const Options& options, const TextCodec& codec,
   const ChatTemplateFile chat = template_of(codec, data);
   const SpecialTokens special(codec.tokenizer());
   Json messages = Json::array();
-  if (!options.system.empty()) messages.push_back(message("system", with_marks(options.system, "--system", special)));
-  messages.push_back(message("user", with_marks(options.prompt, "--prompt", special)));
+  if (!options.system.empty()) messages.push_back(message("system", with_guards(options.system, "--system", special)));
+  messages.push_back(message("user", with_guards(options.prompt, "--prompt", special)));
   const auto [begin, end] = codec.begin_and_end();
   const std::string rendering = render_chat_template(chat.source, chat.path,
                                                      Json::object()

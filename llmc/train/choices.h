@@ -18,7 +18,7 @@
 //   llmc      llm.c's hellaswag.py: the tokens of ctx, then those of " ending", without a begin-of-text token
 enum class ChoiceFormat { lm_eval, llmc };
 
-// What a file calls the keys of an item. "choices.text" is the key text of the object choices; "sol1+sol2", for the
+// The names that a file gives the keys of an item. "choices.text" is the key text of the object choices; "sol1+sol2", for the
 // endings, are several keys with one ending each.
 struct ChoiceKeys {
   std::string ctx = "ctx", endings = "endings", label = "label";

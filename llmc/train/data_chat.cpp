@@ -9,15 +9,13 @@
 
 namespace {
 
-constexpr const char* kTemplate = "chat_template.jinja";
-
 // Returns the name of the template's file; "" if the folder's shards are no conversations. Manifests of older programs
 // have no "chat", but the command that wrote them.
 std::string template_file(const Json& manifest) {
   if (const Json* chat = manifest.find("chat"); chat && !chat->is_null()) return chat->get_string("template");
   const Json* command = manifest.find("command");
   const Json* rendered = command && command->is_object() ? command->find("template") : nullptr;
-  return rendered && !rendered->is_null() ? kTemplate : "";
+  return rendered && !rendered->is_null() ? kChatTemplateFile : "";
 }
 
 std::vector<int> end_of_turn(const ShardFolder& folder, int V) {

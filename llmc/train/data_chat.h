@@ -14,6 +14,8 @@
 
 #include "llmc/model/config.h"
 
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+
 struct DataChat {
   std::string folder;            // that the template is from
   std::string source;            // the template

@@ -1,4 +1,4 @@
-// What the program chooses by the model's size alone: the losses of a run may not depend on the machine. With
+// The program chooses these numbers by the model's size alone, for a run's losses may not depend on the machine. With
 // x = parameters / 0.86M, or 1 for a smaller model (`tiny` has 0.85M):
 //
 //   tokens a sequence    128 x^(1/2)     a power of two, 4096 at most and as many as the model has positions

@@ -13,8 +13,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kTemplateFile = "chat_template.jinja";
-
 // Returns a tokenizer.json for a model whose token b is byte b.
 Json tokenizer_of_bytes(int V) {
   Json vocabulary = Json::object();
@@ -82,7 +80,7 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config
   if (file.filename() == "tokenizer.json") {
     const fs::path from = file.parent_path();
     for (const char* name : {"tokenizer.json", "special_tokens_map.json", "tokenizer.model", "added_tokens.json",
-                             "vocab.json", "merges.txt", kTemplateFile})
+                             "vocab.json", "merges.txt", kChatTemplateFile})
       if (stands_in(from, name)) files_.emplace_back(name, content_of(own_file(from, name)));
     if (stands_in(from, "tokenizer_config.json")) {
       const std::string path = own_file(from, "tokenizer_config.json");
@@ -101,7 +99,7 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config
   tokenizer_config.set("tokenizer_class", "PreTrainedTokenizerFast");
   if (chat) set_template(*chat, tokenizer_config);
   // Hugging Face's tools follow the file, and older ones look into tokenizer_config.json alone.
-  const auto file_of = [](const auto& named) { return named.first == kTemplateFile; };
+  const auto file_of = [](const auto& named) { return named.first == kChatTemplateFile; };
   if (const auto own = std::ranges::find_if(files_, file_of);
       own != files_.end() && tokenizer_config.contains("chat_template"))
     tokenizer_config.set("chat_template", own->second);
@@ -110,7 +108,7 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config
 
 // Puts the data's chat template into the files, and notes whether another one was there.
 void TokenizerFiles::set_template(const DataChat& chat, const Json& tokenizer_config) {
-  const auto own = std::ranges::find_if(files_, [](const auto& named) { return named.first == kTemplateFile; });
+  const auto own = std::ranges::find_if(files_, [](const auto& named) { return named.first == kChatTemplateFile; });
   if (own != files_.end()) {
     replaces_template_ = own->second != chat.source;
     own->second = chat.source;
@@ -118,7 +116,7 @@ void TokenizerFiles::set_template(const DataChat& chat, const Json& tokenizer_co
   }
   const Json* other = tokenizer_config.find("chat_template");
   replaces_template_ = other && !other->is_null() && *other != Json(chat.source);
-  files_.emplace_back(kTemplateFile, chat.source);
+  files_.emplace_back(kChatTemplateFile, chat.source);
 }
 
 void TokenizerFiles::write(const std::string& directory) const {
@@ -143,7 +141,7 @@ std::vector<std::string> TokenizerFiles::changed_beside(const std::string& token
   const fs::path file = tokenizer_json;
   const bool others = file.filename() == "tokenizer.json";
   for (const auto& [name, content] : sources()) {
-    if (replaces_template_ && name == kTemplateFile) continue;
+    if (replaces_template_ && name == kChatTemplateFile) continue;
     const fs::path path = name == "tokenizer.json" ? file : file.parent_path() / name;
     std::error_code error;
     if ((path != file && !others) || !fs::is_regular_file(path, error)) continue;

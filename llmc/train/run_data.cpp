@@ -75,9 +75,14 @@ Options with_files_of_folders(Options options) {
   if (is_folder(options.train_data)) {
     const std::string folder = options.train_data;
     options.train_data = files_of(folder, "train-data", {"*_train_*.bin", "train.bin", "*.bin", "*.txt"});
-    for (const char* held_out : {"*_val_*.bin", "val.bin"})
-      if (options.val_data.empty() && !options.train_data.ends_with("/*.bin"))
-        options.val_data = pattern_in(folder, held_out);
+    for (const char* held_out : {"*_val_*.bin", "val.bin"}) {
+      const std::string shards = pattern_in(folder, held_out);
+      REQUIRE(shards.empty() || !options.train_data.ends_with("/*.bin"),
+              "--train-data %s: the folder has shards to hold out, %s, and none that are named *_train_*.bin\n  name "
+              "the files by quoted patterns: --train-data 'DIR/…' --val-data '%s'",
+              folder.c_str(), shards.c_str(), shards.c_str());
+      if (options.val_data.empty()) options.val_data = shards;
+    }
   }
   if (is_folder(options.val_data))
     options.val_data = files_of(options.val_data, "val-data", {"*_val_*.bin", "val.bin", "*.bin", "*.txt"});

@@ -12,6 +12,7 @@ Json run_state(int64_t step, int ranks, const Options& options, const RunSetting
   saved.set("lr", settings.lr).set("warmup_steps", settings.warmup_steps);  // an automatic --min-lr follows from --lr
   if (options.plan == "auto") saved.set("micro_batch", settings.B);         // a choice that changes the bits stays
   saved.set("val_every", settings.val_every).set("head_chunk", settings.head_chunk);
+  if (is_auto(options.val_tokens)) saved.set("val_tokens", settings.val_windows * settings.T);  // also of a longer run
   return Json::object()
       .set("version", kStateVersion)
       .set("step", step)

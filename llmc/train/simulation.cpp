@@ -94,7 +94,7 @@ std::string waits_of(const Replay& step) {
   return text;
 }
 
-// What published runs on several GPUs reached of such predictions, most of them (dev/docs/predictions.md).
+// The share of such predictions that most published runs on several GPUs reached (dev/docs/predictions.md).
 constexpr double kLittleReached = 0.50, kMuchReached = 0.65;
 
 // Returns the command that trains with these options on such nodes.

@@ -85,7 +85,7 @@ std::pair<std::string, std::string> TextCodec::begin_and_end() const {
       token = config.at(key).is_object() ? config.at(key).at("content") : config.at(key);
     }
   }
-  const auto text = [](const Json& token) { return token.is_null() ? std::string() : token.as_string(); };
+  const auto text = [](const Json& token) { return token.is_string() ? token.as_string() : std::string(); };
   if (named) return {text(begin), text(end)};
   const auto first = [&](std::initializer_list<const char*> usual) {
     const auto known = std::ranges::find_if(usual, [&](const char* token) { return bool(tokenizer_->id_of(token)); });

@@ -46,15 +46,21 @@ bool looks_like_text(const InputFile& file, const Header& header) {
                      [](unsigned char c) { return c >= 32 ? c != 127 : (c >= '\t' && c <= '\r'); });
 }
 
+constexpr int kLastOfGpt2 = 50256;  // its end-of-text token
+
 // Returns the largest token of the first 1024 bytes of a file that has uint16 tokens and no header, as nanoGPT writes
-// it; -1 if it is no such file. Most words of a header are zero, and few tokens of a text are.
+// it; -1 if it is no such file. Most words of a header are zero, and few tokens of a text are. nanoGPT's tokens are
+// GPT-2's, or fewer. In a file of uint32 tokens each second word is the high half of a token, which is 0 or 1.
 int largest_raw_token(const InputFile& file, const Header& header) {
   const auto* tokens = reinterpret_cast<const uint16_t*>(&header);
   const size_t count = sizeof header / 2;
   const auto swapped = int32_t(__builtin_bswap32(uint32_t(header.magic)));
   if (swapped == kMagic16 || swapped == kMagic32 || looks_like_text(file, header) || file.size() % 2) return -1;
   if (size_t(std::count(tokens, tokens + count, 0)) > count / 2) return -1;
-  return *std::max_element(tokens, tokens + count);
+  bool halves = true;
+  for (size_t i = 1; i < count; i += 2) halves = halves && tokens[i] <= 1;
+  const int largest = *std::max_element(tokens, tokens + count);
+  return halves || largest > kLastOfGpt2 ? -1 : largest;
 }
 
 // Throws if the tokens of a file without a header cannot be those of the model.

@@ -86,7 +86,9 @@ class Chat:
     def with_guards(self, messages: list[dict]) -> tuple[list[dict], int]:
         """Special tokens that others than the assistant spell are guarded (spelt.py)."""
         safe, spelt = [], 0
-        for message in messages:
+        for i, message in enumerate(messages):
+            if self.spelling.search(message["role"]):
+                raise DataError(f"message {i} has the role {message['role']!r}, which spells a special token")
             if message["role"] != ANSWERS:
                 words, found = guarded(message, self.spelling)
                 message, spelt = words | {"role": message["role"]}, spelt + found

@@ -1,6 +1,6 @@
 """Special tokens that words spell: in the words of all but the assistant they stay text.
 
-A guard, a code point that no text may use, is put behind the first character of each such spelling before the template
+A guard, a code point that no text may use, is put after the first character of each such spelling before the template
 renders it. Afterwards every spelling without a guard is a special token. Where guards are found, these tokens get
 stand-ins, other names for the same tokens, and the text is tokenized without guards, as plain text with stand-ins in it:
 so the tokenizer treats what is around a special token in the same way as ever.
@@ -36,8 +36,10 @@ def guarded(value, special: re.Pattern):
         pairs = [guarded(of, special) for of in value]
         return [of for of, _ in pairs], sum(count for _, count in pairs)
     if isinstance(value, dict):
-        pairs = {key: guarded(of, special) for key, of in value.items()}
-        return {key: of for key, (of, _) in pairs.items()}, sum(count for _, count in pairs.values())
+        keys = {key: guarded(key, special) for key in value}
+        pairs = {keys[key][0]: guarded(of, special) for key, of in value.items()}
+        found = sum(count for _, count in [*keys.values(), *pairs.values()])
+        return {key: of for key, (of, _) in pairs.items()}, found
     return value, 0
 
 

@@ -126,7 +126,13 @@ def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
         raise DataError(f"there is no template {path}")
     template = tokenizer.config(CONFIG_FILE).get("chat_template")
     if isinstance(template, list):  # several, by name
-        template = next((entry["template"] for entry in template if entry["name"] == "default"), None)
+        names = [entry["name"] for entry in template]
+        if "default" not in names:
+            raise DataError(
+                f"{tokenizer.path.with_name(CONFIG_FILE)}: none of its chat templates is called default:"
+                f" {', '.join(names)}\n  put one of them into {TEMPLATE_FILE} next to it"
+            )
+        template = template[names.index("default")]["template"]
     if template:
         return template, f"of {CONFIG_FILE}"
     missing = [

@@ -174,7 +174,7 @@ def test_an_answer_that_is_rendered_differently_later(llama3):
     whole = turn(*says[0]) + turn("assistant", "So.") + turn(*says[2]) + turn(*says[3])
     own = [(first, ["<think>hm</think>So.<|eot_id|>"]), (whole, ["<think>oh</think>No.<|eot_id|>"])]
     assert documents_of(llama3, FORGETS_THINKING, talk) == own
-    # What comes behind the last answer is in no document, if nothing is learnt there.
+    # No document has the messages after the last answer, if nothing is learnt in them.
     assert documents_of(llama3, FORGETS_THINKING, [*talk, {"role": "user", "content": "Oh?"}]) == own
     # Answers that stand unchanged together stay together: two since one question, and one without thoughts.
     says[0:0] = [("user", "Hello."), ("assistant", "Hello.")]
@@ -185,7 +185,7 @@ def test_an_answer_that_is_rendered_differently_later(llama3):
         ["<think>hm</think>So.<|eot_id|>", "<think>ah</think>Noon.<|eot_id|>"],
         ["Hello.<|eot_id|>", "<think>oh</think>No.<|eot_id|>"],
     ]
-    # Of weight 0 is no document.
+    # An answer of weight 0 gives no document.
     silent = [m | {"weight": int(n == 1)} for n, m in enumerate(talk)]
     assert [learnt for _, learnt in documents_of(llama3, FORGETS_THINKING, silent)] == [["Hello.<|eot_id|>"]]
     with pytest.raises(DataError, match="does not render the content of message 0"):

@@ -29,7 +29,7 @@ UGLY = [
     "\0\x01\x7f", "tokenizer's 'twas y'all'd've",
 ]
 
-# What the components of public models treat in different ways, and the tokens that their stand-ins add.
+# These texts have what the components of public models treat in different ways, and the tokens that stand-ins add.
 MODEL_TEXTS = [
     "First Citizen:\nBefore we proceed any further, hear me speak.", "I'LL we'Re it'S 12 1234567  \n\n  x \r\n \r\n\r\ny  ",
     "cafe\u0301 na\u00efve a\u0323\u0307 q\u0307\u0323 \u212b \u2126 \u1100\u1161\u11a8 \u0958 \ufb01 \u00bd \ufdfa \uff21",

@@ -70,7 +70,7 @@ from_mark = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
 SPM_TEXT = files.sequence("decoders", from_mark, {"type": "ByteFallback"}, {"type": "Fuse"})
 LLAMA2_TEXT = files.sequence("decoders", *SPM_TEXT["decoders"], {"type": "Strip", "content": " ", "start": 1, "stop": 0})
 
-# What comes before and behind a text: names of tokens around a "$"; the offsets of ByteLevel change no id.
+# A template names the tokens before and after a text, which is "$"; the offsets of ByteLevel change no id.
 offsets = files.byte_level(add_prefix_space=True, trim_offsets=False)
 
 special = lambda *names, **flags: [(name, flags) for name in names]
