@@ -127,6 +127,11 @@ run named 1 --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$
 check "a tokenizer by another name is read" says named "$scratch/bytes.json, 256 tokens"
 check "  and exported" cmp "$scratch/bytes.json" "$scratch/named/export/tokenizer.json"
 
+run longer 1 --layers 1 --seq-len 32 --global-batch 2 --steps 4 --checkpoint-every 4 --sample-every 0 --export off
+measured=$(grep -o "of which .* are measured" "$scratch/longer.txt")
+resume longer 1 auto --steps 400
+check "a run that is made longer measures as many held-out tokens: $measured" says longer "$measured"
+
 printf '{"ctx": "a", "endings": ["b", "c"], "label": 1}\n{"ctx": "a", "label": 1}\n' >"$scratch/bad.jsonl"
 refused "a question without answers" "bad.jsonl:2 has no key \"endings\"" "$train" --eval-choices "$scratch/bad.jsonl"
 refused "no file" "cannot read the choices $scratch/none" "$train" --eval-choices "$scratch/none"

@@ -136,6 +136,12 @@ TEST_CASE("nanoGPT's files are tokens without a header") {
   std::vector<uint16_t> zeros(1000, 0);
   zeros[0] = 1;
   says(error_of([&] { TokenDataset::open(folder.write("z.bin", bytes_of(zeros)), 50257); }), "wrong magic 1");
+  // Nor are tokens of 4 bytes, or words beyond GPT-2's vocabulary, though a model has so many tokens.
+  std::vector<uint32_t> wide;
+  for (uint32_t i = 0; i < 1000; ++i) wide.push_back(1 + i * 7919 % 128000);
+  says(error_of([&] { TokenDataset::open(folder.write("w.bin", bytes_of(wide)), 128256); }), "wrong magic");
+  tokens[100] = 60000;
+  says(error_of([&] { TokenDataset::open(folder.write("t.bin", bytes_of(tokens)), 128256); }), "wrong magic");
 }
 
 TEST_CASE("a shard that is not whole: its header, magic, version and number of tokens") {

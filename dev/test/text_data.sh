@@ -88,6 +88,8 @@ check "a folder's shards are trained on, and those of its split val are held out
   diff <(without_times shards_run/train.jsonl) <(without_times of_folder/train.jsonl)
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data texts/ --dry-run
 check "else its texts" grep -q "texts/\*.txt: text, cut into" log
+mkdir others && cp train.bin others/talks_training_1.bin && cp val.bin others/talks_val_1.bin
+refused "a folder whose shards are named otherwise" "the folder has shards to hold out, others/*_val_*.bin, and none that are named *_train_*.bin" "$train" --train-data others --dry-run
 refused "else it is told what is trained on" "the folder has neither shards (*.bin) nor texts (*.txt)" "$train" --train-data none --dry-run
 refused "a data set of the hub" "dev/data/prepare roneneldan/TinyStories" "$train" --train-data roneneldan/TinyStories
 refused "a model of the hub" "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then --model Qwen2.5-0.5B" "$train" --model Qwen/Qwen2.5-0.5B

@@ -18,8 +18,8 @@
 //   llmc      llm.c's hellaswag.py: the tokens of ctx, then those of " ending", without a begin-of-text token
 enum class ChoiceFormat { lm_eval, llmc };
 
-// The names that a file gives the keys of an item. "choices.text" is the key text of the object choices; "sol1+sol2", for the
-// endings, are several keys with one ending each.
+// The names that a file gives the keys of an item. "choices.text" is the key text of the object choices; "sol1+sol2",
+// for the endings, are several keys with one ending each.
 struct ChoiceKeys {
   std::string ctx = "ctx", endings = "endings", label = "label";
   std::string activity_label = "activity_label", ctx_a = "ctx_a", ctx_b = "ctx_b";
