@@ -3,6 +3,7 @@ document that no cut is proven for (cuts.py)."""
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,12 +324,10 @@ def refuse_tokens(path: Path, first: bytes) -> None:
     if magic in (UINT16.magic, UINT32.magic):
         raise DataError(f"{path} is a shard of tokens already\n  train on it: ./train_llama --train-data {path}")
     if size % 2 == 0 and b"\0" in first:
-        header = "struct.pack('<256i',20240520,1,os.path.getsize(f)//2,*[0]*253)"
-        new = path.with_name(f"{path.stem}_000001.bin")
         raise DataError(
             f"{path} is no text; it may be tokens of 2 bytes without a header, as nanoGPT writes them\n"
-            f"  this line puts llm.c's header before them, for --train-data {new}:\n"
-            f"  python3 -c \"import os,struct;f='{path}';open('{new}','wb').write({header}+open(f,'rb').read())\""
+            "  the trainer reads GPT-2's as they are: --vocab-size 50304 --train-data "
+            + shlex.quote(str(path))
         )
 
 

@@ -131,7 +131,7 @@ def test_empty_files_are_skipped(tmp_path):
 
 
 def test_files_of_tokens(tmp_path):
-    """llm.c's are trained on as they are; nanoGPT's have no header, and the line that is printed gives them one."""
+    """llm.c's and nanoGPT's are trained on as they are, which is said."""
     tokens = np.arange(3000, dtype="<u2")
     (tmp_path / "mine.bin").write_bytes(shard(tokens))
     refused = refusal(tmp_path / "mine.bin", "--out", tmp_path / "o", *COMMON)
@@ -139,8 +139,7 @@ def test_files_of_tokens(tmp_path):
     (tmp_path / "train.bin").write_bytes(tokens.tobytes())
     refused = refusal(tmp_path / "train.bin", "--out", tmp_path / "o", *COMMON)
     assert "without a header, as nanoGPT writes them" in refused
-    run("bash", "-c", refused.splitlines()[-1].strip())
-    assert (tmp_path / "train_000001.bin").read_bytes() == shard(tokens)
+    assert refused.strip().endswith(f"--vocab-size 50304 --train-data {tmp_path}/train.bin")
 
 
 def test_a_bad_line_behind_complete_shards(tmp_path):
