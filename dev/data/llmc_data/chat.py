@@ -131,8 +131,8 @@ class Chat:
         rendering.spans.insert(0, Span(first, last, closed=closed))
 
     def beginning(self, text: str, messages: list[dict], tools: list | None) -> int:
-        """Where what the model says begins in the rendering of these messages: behind the generation prompt, if the
-        rendering begins as the text that the model goes on from; else where it parts from that of another answer."""
+        """The place in the rendering at which the model's words begin. It is after the generation prompt, if the rendering
+        begins with the text that the model goes on from; else where the rendering differs from that of another answer."""
         before = messages[:-1]
         given = self.template.render_if_taken(before, tools, prompt=True)  # many templates take no empty conversation
         if given is not None and text.startswith(given):
@@ -145,21 +145,21 @@ class Chat:
     def other_answer(self, messages: list[dict], tools: list | None) -> str:
         return self.template.render([*messages[:-1], {"role": ANSWERS, "content": WORDS}], tools)
 
-    def behind_words(self, messages: list[dict], tools: list | None) -> str:
-        """What the template renders behind the words of the last of these messages."""
+    def after_words(self, messages: list[dict], tools: list | None) -> str:
+        """What the template renders after the words of the last of these messages."""
         return self.other_answer(messages, tools).rpartition(WORDS)[2]
 
     def is_closed(self, messages: list[dict], tools: list | None) -> bool:
         """Whether it is the template's, if a special token is the last in this answer."""
         _, in_words = guarded(messages[-1], self.spelling)
-        return not in_words or self.spelling.search(self.behind_words(messages, tools)) is not None
+        return not in_words or self.spelling.search(self.after_words(messages, tools)) is not None
 
     def end_in(self, whole: str, text: str, messages: list[dict], tools: list | None) -> int | None:
         """Where the answer that ends `text` ends in `whole`; None if it stands otherwise there. A template may end all of
         a conversation with more than a turn, so the special token that ends the turn is enough."""
         if whole.startswith(text):
             return len(text)
-        behind = self.behind_words(messages, tools)
+        behind = self.after_words(messages, tools)
         end_of_turn = self.spelling.search(behind)
         if end_of_turn is None or not text.endswith(behind):
             return None
@@ -207,7 +207,7 @@ class Chat:
 
     def document(self, rendering: Rendering) -> Document:
         """The tokens of a rendering, and for each whether it is learnt: a character of it is in a learnt stretch, and it
-        is no white space behind the special token that ends the turn (ChatML renders a newline there)."""
+        is no white space after the special token that ends the turn (ChatML renders a newline there)."""
         text = rendering.text
         ids, starts, stops = self.tokenizer.encode_rendered(text)
         mask, ends = np.zeros(len(ids), np.uint8), []

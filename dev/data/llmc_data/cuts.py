@@ -8,7 +8,7 @@ Llama 3's the newlines after punctuation, match a newline; none of them goes on 
 `\\s+(?!\\S)` takes one newline alone in neither text differently from `\\s+`. So the piece that has the newline ends with
 it, in both texts.
 
-Before a space that stands behind a character that is no white space: no alternative matches that character and the space
+Before a space that follows a character that is no white space: no alternative matches that character and the space
 after it, and the only one that looks ahead, `\\s+(?!\\S)`, does not match the character.
 
 Between a letter and what is neither letter nor white space: an alternative that matches a letter goes on with letters

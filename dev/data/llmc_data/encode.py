@@ -69,7 +69,7 @@ class Document:
     ids: np.ndarray
     text_bytes: int
     mask: bytes | None = None
-    end_is_learnt: bool = False  # the delimiter behind it is what a model has to say, too
+    end_is_learnt: bool = False  # the delimiter after it is what a model has to say, too
 
 
 class Encoder:

@@ -88,7 +88,7 @@ class ChatTemplate:
 
     @cached_property
     def generation_prompt(self) -> str:
-        """What is put behind a user's message for the model to go on from; nothing if the template adds nothing."""
+        """What is put after a user's message for the model to go on from; nothing if the template adds nothing."""
         said = [{"role": "user", "content": WORDS}]
         before, prompt = self.render_if_taken(said), self.render_if_taken(said, prompt=True)
         return prompt[len(before) :] if before and prompt and prompt.startswith(before) else ""
