@@ -156,5 +156,5 @@ python3 "$root/dev/test/edit_json.py" plain-run/checkpoints/step-00000002/state.
 rm -rf here on && cp -r plain here
 resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
 check "a checkpoint without it: gone on from, with a remark" says on "stores only the number of its data's tokens"
-check "how much is measured may change" says on '--val-tokens 100 (was "auto")'
+check "how much is measured may change" says on '--val-tokens 100 (was 16)'
 echo "$checks checks passed"

@@ -103,7 +103,7 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
            {"--gpu A100 --nodes 1 --dry-run", ""},
            {"--tf32", "--tf32 changes nothing: products are bf16"},
            {"--tf32 --dtype fp32", ""},
-           {"--checkpoint-async off", "--checkpoint-async changes nothing: --checkpoint-every is 0"},
+           {"--checkpoint-async off", "--checkpoint-async changes nothing: no checkpoints are saved"},
            {"--min-lr 0 --schedule constant", "--min-lr changes nothing: --schedule is constant"},
            {"--min-lr 0 --schedule linear --steps 5 --warmup-steps 5",
             "--min-lr, --schedule change nothing: the warm-up takes all 5 steps: --warmup-steps 5"},
