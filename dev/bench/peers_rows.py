@@ -71,7 +71,7 @@ ROWS = (
     llmq("1.5b", "FP8", 73.0e3, "32 sequences a micro-batch", 32, 2, 35),
     llmq("3b", "bf16", 30.9e3, "16 sequences a micro-batch", 8, 1, 40),
     llmq("3b", "FP8", 40.4e3, "16 sequences a micro-batch", 8, 1, 35),
-    llmq("7b", "bf16", 13.8e3, "4 sequences a micro-batch, head and attention's backward in 2 chunks", 4, 1, 70, "--offload-optimizer"),
+    llmq("7b", "bf16", 13.8e3, "4 sequences a micro-batch, head and attention's backward in 2 chunks", 4, 1, 80, "--offload-optimizer"),
     llmq("7b", "FP8", 19.1e3, "16 sequences a micro-batch, head and attention's backward in 4 chunks, recomputes the MLP and norms, "
          "offloads the residual stream", 4, 1, 60, "--offload-optimizer"),
     layered("bf16", Peer("torchtitan", 6667, "8 H100 of 500 W", "FSDP, compiled, 2 sequences a step, selective recompute", TITAN)),

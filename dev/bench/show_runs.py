@@ -30,16 +30,16 @@ class Run(NamedTuple):
 
 TWO_RANKS = {"zero-stage": 3, "fp8": "tensorwise", "fp8-all-gather": "on"}
 RUNS = (
-    Run("bf16", "bf16", "Learns real text in bf16.", {}, 75, 240, exports=True),
-    Run("fp8-tensorwise", "FP8 tensorwise", "Learns real text in FP8 with a scale for each tensor.", {"fp8": "tensorwise"}, 70,
+    Run("bf16", "bf16", "Learns real text in bf16.", {}, 45, 240, exports=True),
+    Run("fp8-tensorwise", "FP8 tensorwise", "Learns real text in FP8 with a scale for each tensor.", {"fp8": "tensorwise"}, 45,
         240),
-    Run("fp8-delayed", "FP8 delayed", "Learns real text in FP8 with scales of earlier steps.", {"fp8": "delayed"}, 70, 240),
-    Run("pytorch", "PyTorch, bf16, compiled", "PyTorch learns the same text in bf16.", {}, 150, 400, pytorch=True),
-    Run("bf16-killed", "bf16, killed halfway and resumed", "A kill and a resume change no bit.", {}, 90, 270, killed=True,
+    Run("fp8-delayed", "FP8 delayed", "Learns real text in FP8 with scales of earlier steps.", {"fp8": "delayed"}, 40, 240),
+    Run("pytorch", "PyTorch, bf16, compiled", "PyTorch learns the same text in bf16.", {}, 100, 400, pytorch=True),
+    Run("bf16-killed", "bf16, killed halfway and resumed", "A kill and a resume change no bit.", {}, 55, 270, killed=True,
         exports=True),
     Run("fp8-gather", "FP8 tensorwise, two ranks, ZeRO-3, FP8 all-gather",
         "Learns real text in FP8 on two ranks, which gather weights in FP8.", TWO_RANKS, 200, 480, ranks=2),
-    Run("pytorch-fp8", "PyTorch, FP8 tensorwise, compiled", "PyTorch learns the same text in FP8.", {"fp8": "tensorwise"}, 170, 400,
+    Run("pytorch-fp8", "PyTorch, FP8 tensorwise, compiled", "PyTorch learns the same text in FP8.", {"fp8": "tensorwise"}, 120, 400,
         pytorch=True),
 )
 
