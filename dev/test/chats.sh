@@ -73,6 +73,9 @@ check "an older manifest names the command alone" speaks older/export other 1506
 talks beyond 1514
 # shellcheck disable=SC2086  # words
 refused "an end that the model does not have" "token 1514 ends a turn, and the model has 1514" "$train" $tuned --train-data 'beyond/*.bin'
+rm beyond/chat_template.jinja
+# shellcheck disable=SC2086  # words
+refused "a template that was left behind" "beyond/chat_template.jinja: it is not there, and it rendered the conversations" "$train" $tuned --train-data 'beyond/*.bin'
 sed -i 's/chat_template.jinja/..\/text.txt/' beyond/manifest.json
 # shellcheck disable=SC2086  # words
 refused "a template elsewhere" '"../text.txt" is no name of a file in beyond' "$train" $tuned --train-data 'beyond/*.bin'

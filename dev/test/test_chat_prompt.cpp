@@ -8,6 +8,7 @@
 #include "llmc/base/input_file.h"
 #include "llmc/train/chat_prompt.h"
 #include "llmc/train/chat_template.h"
+#include "llmc/train/export_folder.h"
 #include "llmc/train/special_tokens.h"
 
 namespace fs = std::filesystem;
@@ -73,6 +74,11 @@ TEST_CASE("a chat template is chat_template.jinja, else that of tokenizer_config
   says(error_of([&] { find_chat_template(folder / ""); }), "is called default: tool_use, rag");
   codec_in(folder, "text");
   CHECK(find_chat_template(folder / "")->source == "text");
+  const DataChat data{"data/talks", "of a list", {}, ""}, other{"data/talks", "text", {}, ""};
+  const TextCodec listed = codec_in(folder, Json::array().push_back(named("tool_use")).push_back(named("default")));
+  const ModelConfig config = ModelConfig::preset("tiny");
+  CHECK(!TokenizerFiles(listed, config, &data).replaces_template());
+  CHECK(TokenizerFiles(listed, config, &other).replaces_template());
   write_file(folder / "chat_template.jinja", "file");
   CHECK(find_chat_template(folder / "")->source == "file");
 }
@@ -154,6 +160,7 @@ TEST_CASE("templates are rendered as jinja2 renders them") {
     rendered += text == one.get_string("text");
   }
   CHECK(rendered >= 30);
+  CHECK(render_chat_template("a\n  {%+ if 1 %}b{% endif %}\n  {% if 1 %}c{% endif %}", "plus", {}) == "a\n  bc");
   char year[8];
   const std::time_t now = std::time(nullptr);
   strftime(year, sizeof year, "%Y", localtime(&now));

@@ -123,13 +123,9 @@ std::optional<ChatTemplateFile> find_chat_template(const std::string& folder) {
   const Json json = Json::read(own_file(folder, config.filename()));
   const Json* found = json.is_object() ? json.find("chat_template") : nullptr;
   if (!found || found->is_null()) return {};
-  if (found->is_string()) return ChatTemplateFile{config, found->as_string()};
+  if (const auto source = default_template(*found)) return ChatTemplateFile{config, *source};
   std::string names;
-  for (const Json& named : found->elements()) {
-    const std::string& name = named.get_string("name");
-    if (name == "default") return ChatTemplateFile{config, named.get_string("template")};
-    names += (names.empty() ? "" : ", ") + name;
-  }
+  for (const Json& named : found->elements()) names += (names.empty() ? "" : ", ") + named.get_string("name");
   fail("%s: none of its chat templates is called default: %s\n  put one of them into chat_template.jinja next to it",
        config.c_str(), names.c_str());
 }

@@ -14,8 +14,8 @@ struct ChatTemplateFile {
   std::string path, source;
 };
 // Returns the chat template of the folder that tokenizer.json is in, as Hugging Face's tools look for it:
-// chat_template.jinja, else chat_template of tokenizer_config.json, which is one template or a list of named ones, of
-// which it is "default". Nothing if there is none. Throws on a list without "default", with the names that it has.
+// chat_template.jinja, else chat_template of tokenizer_config.json (default_template). Nothing if there is none. Throws
+// on a list without "default", with the names that it has.
 std::optional<ChatTemplateFile> find_chat_template(const std::string& folder);
 
 // Returns the tokens of the messages --system, if there is one, and --prompt, with the generation prompt after them.

@@ -22,18 +22,22 @@ minja::Value local_time(const std::shared_ptr<minja::Context>&, minja::Arguments
   return std::string(text, length);
 }
 
-// Removes the white space before a block that is the first thing in its line, as jinja2's lstrip_blocks does. The
-// library's own would also remove what is before {{ }}.
+// Removes the white space before a block that is the first thing in its line, as jinja2's lstrip_blocks does, unless
+// the block begins with {%+. The library's own would also remove what is before {{ }}, and it does not know {%+.
 std::string without_indents(const std::string& source) {
   std::string stripped;
   for (size_t at = 0; at < source.size();) {
     const size_t end = std::min(source.find('\n', at), source.size() - 1) + 1;
     const size_t first = source.find_first_not_of(" \t", at);
     const std::string_view opens = first < end ? std::string_view(source).substr(first, 2) : std::string_view();
-    const bool block = opens == "{%" || opens == "{#";
-    stripped += source.substr(block ? first : at, end - (block ? first : at));
+    const bool block = opens == "{%" || opens == "{#", keeps = block && source[std::min(first + 2, end - 1)] == '+';
+    const size_t begin = block && !keeps ? first : at;
+    stripped += source.substr(begin, end - begin);
     at = end;
   }
+  for (const char* open : {"{%+", "{#+"})
+    for (size_t at = stripped.find(open); at != stripped.npos; at = stripped.find(open, at + 1))
+      stripped.erase(at + 2, 1);
   return stripped;
 }
 

@@ -37,6 +37,13 @@ void add_missing(std::vector<int>& tokens, const std::vector<int>& more) {
 
 }  // namespace
 
+std::optional<std::string> default_template(const Json& chat_template) {
+  if (chat_template.is_string()) return chat_template.as_string();
+  for (const Json& named : chat_template.elements())
+    if (named.get_string("name") == "default") return named.get_string("template");
+  return {};
+}
+
 std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
   std::optional<DataChat> found;
   for (const ShardFolder& folder : shard_folders(pattern)) {
@@ -44,6 +51,11 @@ std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
     const std::string name = template_file(folder.manifest);
     if (name.empty()) continue;
     listed_file(folder.path, name, folder.path + "/manifest.json");  // throws if it is a path
+    REQUIRE(
+        std::filesystem::exists(std::filesystem::path(folder.path) / name),
+        "%s/%s: it is not there, and it rendered the conversations of this folder\n  bring it along with the shards: "
+        "dev/data/prepare wrote it next to them, and the export has it",
+        folder.path.c_str(), name.c_str());
     const std::string source = content_of(own_file(folder.path, name));
     if (!found) found = DataChat{folder.path, source, {}, ""};
     else if (source != found->source && found->remark.empty())

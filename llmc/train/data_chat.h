@@ -16,6 +16,10 @@
 
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
+// Returns the template that "chat_template" of a tokenizer_config.json stands for: itself, or of a list of named ones
+// the one that is called default, if there is one.
+std::optional<std::string> default_template(const Json& chat_template);
+
 struct DataChat {
   std::string folder;            // that the template is from
   std::string source;            // the template

@@ -115,7 +115,7 @@ void TokenizerFiles::set_template(const DataChat& chat, const Json& tokenizer_co
     return;
   }
   const Json* other = tokenizer_config.find("chat_template");
-  replaces_template_ = other && !other->is_null() && *other != Json(chat.source);
+  replaces_template_ = other && !other->is_null() && default_template(*other) != chat.source;
   files_.emplace_back(kChatTemplateFile, chat.source);
 }
 

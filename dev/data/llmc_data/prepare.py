@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -254,13 +255,14 @@ def summary(content: dict, options: argparse.Namespace) -> str:
         lines.append(
             "the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash"
         )
-    val = f" --val-data '{folder}/{content['name']}_val_*.bin'" if "val" in content["splits"] else ""
+    shards = {split: shlex.quote(f"{folder}/{content['name']}_{split}_*.bin") for split in ("train", "val")}
+    val = f" --val-data {shards['val']}" if "val" in content["splits"] else ""
     model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
     packed = " --packed-documents on" * (
         content["delimiter"] is not None and any("learnt" in of for of in content["splits"].values())
     )
-    train = "./train_llama" + f" --model {model}" * (model is not None) + packed
-    lines.append(f"{train} --train-data '{folder}/{content['name']}_train_*.bin'{val}")
+    train = "./train_llama" + f" --model {shlex.quote(str(model))}" * (model is not None) + packed
+    lines.append(f"{train} --train-data {shards['train']}{val}")
     return "\n".join(lines)
 
 
