@@ -158,9 +158,11 @@ class Configurations {
     Configuration& recompute = add("recompute-block-offload", precision);
     recompute.settings.activations = {Recompute::block, 2, Offload::all, 2};
     if (settings_in(precision, tiny()).fp8.recipe == Fp8Recipe::off) return;
-    Configuration& gathered = add("gathered", precision);
-    gathered.ranks = 2, gathered.settings.zero_stage = 3;
-    gathered.settings.fp8.all_gather = true;
+    for (const int stage : {1, 2, 3}) {
+      Configuration& gathered = add(format("gathered-stage-%d", stage), precision);
+      gathered.ranks = 2, gathered.settings.zero_stage = stage;
+      gathered.settings.fp8.all_gather = true;
+    }
     Configuration& skipped = add("skip-down", precision);
     skipped.settings = settings_in(precision, skipped.model, "down");
   }
@@ -181,6 +183,25 @@ class Configurations {
       sums.ranks = sums.tensor = 2, sums.settings.tensor_sums = DType::bf16;
     }
     add("fp8-stats", "delayed").settings.fp8_stats = 1;
+    for (const int stage : {0, 1, 2, 3}) add_stores(stage);
+  }
+
+  // What the stores of weights, gradients and state do differently in a stage.
+  void add_stores(int stage) {
+    const auto stored = [&](const std::string& name, const std::string& precision,
+                            const TinyModel& model = {}) -> auto& {
+      Configuration& c = add(format("%s-stage-%d", name.c_str(), stage), precision, model);
+      c.ranks = stage ? 4 : 1, c.settings.zero_stage = stage;
+      return c;
+    };
+    stored("three-micro-batches", "bf16").settings.micro_steps = 3;
+    stored("snapshot", "bf16").settings.snapshot = true;
+    for (const bool tied : {false, true}) {
+      const std::string of = tied ? "-tied" : "";
+      stored("state-on-host" + of, "bf16", {.tied = tied}).settings.state.on_host = true;
+      Configuration& host = stored("gradients-on-host" + of, "tensorwise", {.tied = tied});
+      host.settings.state.on_host = host.settings.state.gradients_on_host = true, host.settings.state.piece = 1024;
+    }
   }
 
   void add_models() {
@@ -194,6 +215,16 @@ class Configurations {
     add("head-128", "bf16", {.C = 256, .NH = 2, .NKV = 2, .HD = 128});
     Configuration& tied = add("tied-tensor-stage-3", "bf16", {.tied = true});
     tied.ranks = 4, tied.tensor = 2, tied.settings.zero_stage = 3;
+    for (const std::string precision : {"bf16", "delayed"}) {
+      for (const int stage : {0, 3}) {
+        Configuration& c = add(format("copies-of-key-heads-stage-%d", stage), precision, {.NH = 8});
+        c.ranks = stage ? 8 : 4, c.tensor = 4, c.settings.zero_stage = stage;
+      }
+      for (const TinyModel& family : kFamilyModels) {
+        Configuration& c = add(std::string(family.family) + "-stage-3", precision, family);
+        c.ranks = 2, c.settings.zero_stage = 3;
+      }
+    }
   }
 };
 
