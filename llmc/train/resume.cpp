@@ -87,6 +87,14 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
   return point;
 }
 
+void ResumePoint::require_newest() const {
+  for (const std::string& path : checkpoints_of(run_folder))
+    REQUIRE(std::find(checkpoints.begin(), checkpoints.end(), path) != checkpoints.end(),
+            "%s was saved while this run started: another process has gone on with the run until now\n"
+            "  start again with the same command",
+            path.c_str());
+}
+
 Options ResumePoint::newest_options(const std::vector<std::string>& arguments) const {
   std::optional<Checkpoint> newest;
   if (!checkpoints.empty()) newest.emplace(checkpoints[0]);

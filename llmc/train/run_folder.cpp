@@ -152,12 +152,16 @@ void RunFolder::become_latest() const {
   if (error) unlink(link.c_str());
 }
 
-RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
+RunFolder RunFolder::reopen(const std::string& path) {
   RunFolder folder;
   folder.path_ = path;
-  const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
   folder.open_log(false);
   folder.starts_ = starts_in(folder.file("run.json"));
+  return folder;
+}
+
+void RunFolder::roll_back(int64_t step) {
+  const std::string log = file("train.jsonl"), set_aside = file("train.rolled-back.jsonl");
   std::error_code error;
   std::ifstream lines(log);
   std::string kept, rolled_back;
@@ -167,14 +171,13 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
     REQUIRE(aside && fwrite(rolled_back.data(), 1, rolled_back.size(), aside.get()) == rolled_back.size() &&
                 fflush(aside.get()) == 0,
             "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
-    folder.moved_.push_back(
+    moved_.push_back(
         format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }
   if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks the line end
     write_file(log, kept);
-    folder.open_log(false);
+    open_log(false);
   }
-  return folder;
 }
 
 bool RunFolder::open_log(bool is_new) {
