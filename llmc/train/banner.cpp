@@ -80,6 +80,11 @@ void print_step(Setup& setup) {
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }
 
+void print_samples(Setup& setup) {
+  if (setup.options.sample_only || (setup.trains() && setup.settings.sample_every != 0))
+    setup.console.item("samples", describe_samples(setup.prompt, setup.ends, setup.options, setup.codec));
+}
+
 // Says when checkpoints are saved, and whether training waits for them.
 void print_checkpoints(Setup& setup) {
   const Options& o = setup.options;
@@ -119,6 +124,7 @@ void print_banner(Setup& setup, const MemoryPlan& plan) {
   print_model(setup);
   print_data(setup);
   print_step(setup);
+  print_samples(setup);
   print_checkpoints(setup);
   setup.console.item("memory", plan.table());
   print_options(setup);

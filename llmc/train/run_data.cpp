@@ -143,6 +143,9 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   for (const auto* tokens : {&data.train, &data.held_out})
     if (*tokens) remark_about_headers(**tokens, data.remarks);
   if (trains) data.chat = chat_of_data(options.train_data, V);
+  if (trains && !codec.reads_bytes())
+    data.delimiter =
+        train_was_cut ? Delimiter{codec.document_token().value_or(-1), -1} : delimiter_of(options.train_data, V);
   if (data.chat && !data.chat->remark.empty()) data.remarks.push_back(data.chat->remark);
   if (trains && !options.val_data.empty())
     if (const std::string both = files_in_both(*data.train, *data.held_out); !both.empty())
@@ -160,6 +163,8 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
                          start ? documents_of(*start, part) : std::nullopt);
   };
   if (data.train) data.documents = rule(options.train_data, train_was_cut, "train");
+  if (data.documents && trains && !codec.reads_bytes())
+    (data.documents->begins ? data.delimiter.before : data.delimiter.after) = int(data.documents->token);
   if (data.held_out)
     data.held_out_documents =
         options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut, "held_out");
