@@ -41,7 +41,7 @@
   X("Data", Text, run, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
   X("Data", Switch, run, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, run, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
-  X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves", "cuts-text") \
+  X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves (of shards: dev/data/prepare decides)") \
   X("Data", Switch, machine, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
   X("Data", Text, machine, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \

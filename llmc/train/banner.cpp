@@ -49,7 +49,10 @@ void print_data(Setup& setup) {
   if (data.held_out)
     console.item(data.train ? "" : "data",
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
-  else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (setup.options.eval_only && data.held_out)
+    console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
+  if (data.train && !data.held_out)
+    console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
@@ -111,8 +114,8 @@ void print_options(Setup& setup) {
   if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
-  const RunFacts facts{setup.options, setup.settings,     setup.model.config, setup.device.info(),
-                       setup.mesh,    setup.model.loaded, measures,           !setup.data.about_text.empty()};
+  const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
+                       setup.model.loaded, measures};
   for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
 }
 
