@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "llmc/base/error.h"
-#include "llmc/base/mapped_file.h"
 #include "llmc/base/text.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/text_shards.h"
@@ -33,19 +32,6 @@ std::string files_in_both(const TokenDataset& train, const TokenDataset& held_ou
   if (!both) return "";
   return format("%lld of the %d held-out files, %s%s, %s also trained on: the held-out loss is not that of unseen text",
                 (long long)both, held_out.shards(), first.c_str(), both > 1 ? " first" : "", both > 1 ? "are" : "is");
-}
-
-// Returns a sentence with the way out, if the texts spell this token, which became letters; "" if they do not.
-std::string spelled_in_letters(const std::string& pattern, const std::string& token) {
-  int64_t count = 0;
-  for (const std::string& path : glob(pattern)) {
-    const MappedFile file(path);
-    const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-    for (size_t at = text.find(token); at != text.npos; at = text.find(token, at + token.size())) ++count;
-  }
-  if (count == 0) return "";
-  return format("%s spells %s %s, cut into letters like the rest: --special-tokens parse makes them tokens",
-                pattern.c_str(), token.c_str(), counted(count, "time").c_str());
 }
 
 // Returns a warning if packed documents only begin with a token: it is no label then, so no label ends a document.
@@ -87,12 +73,11 @@ std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const cha
 }
 
 // Tells the documents of packed rows apart. Throws if the data has only one, since that would change nothing; of the
-// held-out data of a training that is a remark.
+// held-out data of a training that is a remark. `letters`: what the user should know of the special tokens that texts
+// spell, with a line's end; "" if there are none.
 void pack_documents(RunData& data, const Options& options, const ModelSource& model, const TextCodec& codec,
-                    const Checkpoint* start, bool train_was_cut, bool held_out_was_cut) {
+                    const Checkpoint* start, bool train_was_cut, bool held_out_was_cut, const std::string& letters) {
   const bool trains = !options.sample_only && !options.eval_only;
-  if (options.val_data.empty()) held_out_was_cut = train_was_cut;
-  const std::string& held_out = options.val_data.empty() ? options.train_data : options.val_data;
   const auto rule = [&](const std::string& pattern, bool was_cut, const char* part) {
     if (options.document_token < 0 && was_cut && codec.document_token())
       return DocumentRule{*codec.document_token(), true};
@@ -103,27 +88,24 @@ void pack_documents(RunData& data, const Options& options, const ModelSource& mo
   if (data.held_out)
     data.held_out_documents =
         options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut, "held_out");
-  const auto way_out = [&](const DocumentRule& of, const std::string& pattern, bool was_cut) {
-    const std::string token = was_cut ? codec.tokenizer().token_of(int32_t(of.token)).value_or("") : "";
-    const std::string spelled =
-        token.empty() || options.special_tokens == "parse" ? "" : spelled_in_letters(pattern, token);
-    return spelled.empty() ? "name the token that begins each document with --document-token, or remove "
-                             "--packed-documents"
-                           : spelled;
-  };
-  constexpr const char* fault = "--packed-documents: %s: it would change nothing\n  %s";
+  constexpr const char* fault =
+      "--packed-documents: %s: it would change nothing\n  %sname the token that begins each document with "
+      "--document-token, or remove --packed-documents";
   if (data.held_out)
     if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
-      REQUIRE(trains, fault, missing.c_str(), way_out(*data.held_out_documents, held_out, held_out_was_cut).c_str());
+      REQUIRE(trains, fault, missing.c_str(), letters.c_str());
       data.remarks.push_back("--packed-documents changes nothing of the held-out loss: " + missing);
     }
   if (!trains) return;
   if (const std::string missing = missing_documents(*data.documents, *data.train); !missing.empty())
-    fail(fault, missing.c_str(), way_out(*data.documents, options.train_data, train_was_cut).c_str());
+    fail(fault, missing.c_str(), letters.c_str());
   if (!codec.reads_bytes())
     (data.documents->begins ? data.delimiter.before : data.delimiter.after) = int(data.documents->token);
   const bool listed = train_was_cut || delimiter_of(options.train_data, model.config.V).known();
-  if (listed && data.documents->begins && data.delimiter.after < 0 && !data.chat)
+  const bool parses = train_was_cut && options.special_tokens == "parse";
+  const std::optional<int32_t> end = parses ? codec.tokenizer().id_of(codec.begin_and_end().second) : std::nullopt;
+  const bool spells_end = end && *end != data.documents->token;  // as the text's author may have put it after documents
+  if (listed && data.documents->begins && data.delimiter.after < 0 && !data.chat && !spells_end)
     data.remarks.push_back(never_ends(*data.documents, train_was_cut ? options.train_data : "", codec));
 }
 
@@ -183,13 +165,14 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   const bool trains = !options.sample_only && !options.eval_only;
   // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;
+  std::string letters;  // about special tokens that texts spell, and that were cut into letters; a line each
   const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
     was_cut = is_text(pattern, cuts) && cuts;
     if (!was_cut) return pattern;
     const SpelledTokens spelled = options.special_tokens == "parse" ? SpelledTokens::tokens : SpelledTokens::letters;
     const TextShards shards = cut_text(pattern, codec, spelled, cache_folder(options), communicator, device, console);
     data.about_text.push_back(shards.about);
-    if (!shards.remark.empty()) data.remarks.push_back(shards.remark);
+    if (!shards.remark.empty()) data.remarks.push_back(shards.remark), letters += shards.remark + "\n  ";
     return shards.pattern;
   };
   const auto compare = [&](std::optional<TokenDataset>& tokens) {
@@ -245,6 +228,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     data.remarks.push_back(options.model +
                            " was trained with --packed-documents, and is measured without it: the loss is not "
                            "that of its run\n  add --packed-documents on");
-  if (options.packed_documents) pack_documents(data, options, model, codec, start, train_was_cut, held_out_was_cut);
+  if (options.packed_documents)
+    pack_documents(data, options, model, codec, start, train_was_cut, held_out_was_cut, letters);
   return data;
 }
