@@ -60,6 +60,19 @@ refused "one text is one document: --packed-documents would change nothing" "wou
 mkdir texts && cp text.txt other.txt texts
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --packed-documents --dry-run
 check "packed documents begin with the token that is put before each text" grep -q "each begins with token 1505" log
+check "  so nothing teaches an end, which is told with the way out" \
+  grep -A 1 "warning: nothing teaches the model to end a document: token 1505, <|begin_of_text|>, begins each" log
+check "    once" [ "$(grep -c "nothing teaches" log)" = 1 ]
+check "    the command" grep -qF "dev/data/prepare 'texts/*.txt' --tokenizer tokenizer/tokenizer.json --document-separator '<|begin_of_text|>' --strip --delimiter both --out DIR" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --special-tokens parse --packed-documents --dry-run
+check "  and not where texts may spell another token at their end" not grep -q "nothing teaches" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --dry-run
+check "  nor where rows are not packed" not grep -q "nothing teaches" log
+sed '100s/^/<|begin_of_text|>/' text.txt >marked.txt
+refused "a text that spells that token is one document" "token 1505, which should begin each document, is the first and no other of" \
+  "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data marked.txt --val-data texts/other.txt --packed-documents --dry-run
+check "  unless it is parsed, which is said" grep -A 1 "marked.txt spells 1 special token, first <|begin_of_text|>, cut into letters" refused
+check "    with the option" grep -q "for the tokens themselves: --special-tokens parse" refused
 
 echo "-- special tokens that a text spells"
 sed '100s/^/<|end_of_text|>/;200s/^/<|end_of_text|>/' text.txt >spelled.txt
@@ -73,12 +86,16 @@ done
 quick $spelled --special-tokens parse --checkpoint-every 1 --out parsed
 check "--special-tokens parse makes them tokens" grep -q "of which 2 special tokens that it spells" log
 check "  and warns of nothing" not grep -q "like the rest" log
-check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run
+check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run >log 2>&1
+check "    which nothing teaches to end" grep -q "nothing teaches the model to end a document: token 1506, <|end_of_text|>, begins each" log
 quick --resume parsed/checkpoints/step-00000001 --export off --out parsed_on
 check "a run that goes on cuts the text as before" [ "$(losses parsed/train.jsonl | tail -n 1)" = "$(losses parsed_on/train.jsonl | tail -n 1)" ]
 refused "it cannot cut it otherwise" '--special-tokens "text" (was "parse")' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
 quick --train-data text.txt --special-tokens parse --dry-run
-check "where bytes are tokens it changes nothing" grep -q -- "--special-tokens changes nothing: no text is cut" log
+check "where bytes are tokens it changes nothing, which is a warning" grep -q -- "^warning: --special-tokens parse changes nothing: no text is cut" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data train.bin --special-tokens parse --dry-run
+check "  nor of shards, with the way out" grep -A 1 -- "^warning: --special-tokens parse changes nothing" log
+check "    which prepare has" grep -q "dev/data/prepare --special-tokens parse" log
 
 echo "-- folders"
 mkdir -p shards none/deeper && cp train.bin shards/talks_train_000001.bin && cp val.bin shards/talks_val_000001.bin

@@ -49,7 +49,10 @@ void print_data(Setup& setup) {
   if (data.held_out)
     console.item(data.train ? "" : "data",
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
-  else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (setup.options.eval_only && data.held_out)
+    console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
+  if (data.train && !data.held_out)
+    console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
@@ -80,6 +83,11 @@ void print_step(Setup& setup) {
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }
 
+void print_samples(Setup& setup) {
+  if (setup.options.sample_only || (setup.trains() && setup.settings.sample_every != 0))
+    setup.console.item("samples", describe_samples(setup.prompt, setup.ends, setup.options, setup.codec));
+}
+
 // Says when checkpoints are saved, and whether training waits for them.
 void print_checkpoints(Setup& setup) {
   const Options& o = setup.options;
@@ -106,8 +114,8 @@ void print_options(Setup& setup) {
   if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
-  const RunFacts facts{setup.options, setup.settings,     setup.model.config, setup.device.info(),
-                       setup.mesh,    setup.model.loaded, measures,           !setup.data.about_text.empty()};
+  const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
+                       setup.model.loaded, measures};
   for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
 }
 
@@ -119,6 +127,7 @@ void print_banner(Setup& setup, const MemoryPlan& plan) {
   print_model(setup);
   print_data(setup);
   print_step(setup);
+  print_samples(setup);
   print_checkpoints(setup);
   setup.console.item("memory", plan.table());
   print_options(setup);

@@ -20,6 +20,7 @@ struct RunData {
   std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several documents
   std::vector<std::string> remarks;                           // what the user should know about it, one sentence each
   std::vector<std::string> about_text;                        // how text was cut into tokens, and where these are kept
+  Delimiter delimiter;                                        // of the training data, where tokens are not bytes
   std::optional<DataChat> chat;                               // the form of the conversations that a run trains on
 };
 

@@ -35,11 +35,15 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
                                     options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
   if (!options.sample_only) open_data();
   if (data.chat) end_at_turns(*data.chat, model.config);
+  end_at_documents(data.delimiter, model.config);
   if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
   const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
-  prompt = options.chat && samples ? prompt_of_chat() : codec.prompt(options.prompt);
+  prompt = options.chat && samples ? prompt_of_chat() : codec.prompt(options.prompt, data.delimiter.begins_text());
+  ends = model.config.end_tokens();
+  for (const int token : {data.delimiter.before, data.delimiter.after})
+    if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);

@@ -32,6 +32,16 @@ bool begins_with_space(const Tokenizer& tokenizer, int32_t id) {
   return token.starts_with(byte_level(" ")) || token.starts_with("\u2581");
 }
 
+// Returns the token after which the model's texts begin: the one that begins a text, else one that ends the text
+// before it; -1 if it names none.
+int32_t begin_token(const ModelConfig& config) {
+  const Json* named = config.generation.is_null() ? nullptr : config.generation.find("bos_token_id");
+  const std::vector<int> begin = named ? read_tokens(*named) : std::vector<int>(), end = config.end_tokens();
+  if (!begin.empty()) return begin[0];
+  if (config.bos >= 0 || end.empty()) return config.bos;
+  return end[0];
+}
+
 }  // namespace
 
 TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
@@ -39,7 +49,7 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
   TextCodec codec;
   codec.V_ = config.V;
   codec.model_ = config.name;
-  codec.bos_ = config.bos;
+  codec.bos_ = begin_token(config);
   std::error_code error;
   std::vector<fs::path> places = {asked};
   if (asked.empty()) {
@@ -198,7 +208,7 @@ std::string TextCodec::why_none() const {
   return why_not_.empty() ? "the model has no tokenizer here" : "the model's tokenizer is not supported:\n" + why_not_;
 }
 
-std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
+std::vector<int32_t> TextCodec::prompt(const std::string& text, int32_t start) const {
   if (!text.empty()) {
     std::vector<int32_t> tokens = encode(text, true);
     if (const size_t begin = tokenizer_ ? tokenizer_->begin_tokens().size() : 0;
@@ -208,6 +218,7 @@ std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
     }
     return tokens;
   }
+  if (start >= 0) return {start};
   const auto tokens_of = [&](const char* few, bool begin) {
     std::vector<int32_t> tokens = tokenizer_ ? tokenizer_->encode(few, begin) : std::vector<int32_t>();
     std::erase_if(tokens, [&](int32_t token) { return token >= V_; });
@@ -215,7 +226,7 @@ std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
   };
   std::vector<int32_t> tokens = tokens_of("", true);
   if (!tokens.empty()) return tokens;
-  if (bos_ >= 0 && !bytes_) return {bos_};
+  if (bos_ >= 0 && bos_ < V_ && !bytes_) return {bos_};
   tokens = tokens_of("\n", false);
   return tokens.empty() ? std::vector<int32_t>{V_ > '\n' ? '\n' : 0} : tokens;
 }

@@ -58,9 +58,10 @@ class TextCodec {
   // Returns the tokens of a text; `begin` adds those that begin one. Without a tokenizer or bytes, the text is token
   // numbers between spaces. Throws on a number that is not a token, and if the text has a token that the model lacks.
   std::vector<int32_t> encode(const std::string& text, bool begin) const;
-  // Returns how a sample begins: with the tokens of the prompt or, if it is empty, with begin-of-text, else with a
-  // newline. A prompt that spells the tokens that begin a text has them once.
-  std::vector<int32_t> prompt(const std::string& text) const;
+  // Returns how a sample begins: with the tokens of the prompt. If it is empty, with the token `start` if that is not
+  // negative, else with those that begin a text, else with the one that ends it, else with a newline. A prompt that
+  // spells the tokens that begin a text has them once.
+  std::vector<int32_t> prompt(const std::string& text, int32_t start = -1) const;
 
   // Returns the bytes of UTF-8 text that a token stands for: 0 for special tokens, and for all tokens if text is not
   // read. If the token `begins` a text, the space that some tokenizers put before a text is not counted.
@@ -88,5 +89,5 @@ class TextCodec {
   bool bytes_ = false, cuts_ = false;
   bool puts_space_ = false;  // the tokenizer puts a space before a text, as SentencePiece does
   int V_ = 0;
-  int32_t bos_ = -1;
+  int32_t bos_ = -1;  // after which the model's texts begin
 };
