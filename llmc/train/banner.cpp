@@ -50,6 +50,7 @@ void print_data(Setup& setup) {
     console.item(data.train ? "" : "data",
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
   else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (!data.about_folder.empty()) console.item("", data.about_folder);
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
