@@ -221,6 +221,8 @@ for name in good good/export/model.safetensors; do
   check "--model $name" trains --dry-run --model $name
   check "  is the export" said "weights of good/export: "
 done
+check "a run that saves a checkpoint" trains "${small[@]}" --checkpoint-every 1 --export off --out runs/saved
+refused "--resume of another run names it" "name a run that has some, or one of these: runs/saved/checkpoints/step-00000001" "$train" --resume good
 own=(--train-data 'own/*.bin' --seq-len 16 --global-batch 1)
 check "a preset of bytes has the vocabulary of the shards' manifest" trains "${short[@]}" --layers 1 "${own[@]}" --out own_run
 check "  as the banner says" said "random weights (normal), 1 of 4 layers, 300 tokens as own/manifest.json has"
