@@ -111,6 +111,7 @@ a tokenizer of another vocabulary|vocabulary of 256: with random weights --vocab
 llm.c's shards for a model of bytes|with random weights --vocab-size 50304, as many as a model of GPT-2's tokens has|--train-data token.bin --check-data
 a tokenizer that is not there|hf download openai-community/gpt2 --local-dir gpt2 --include '*.json', then --tokenizer gpt2|--tokenizer GPT2
   and is no name of the hub|hf download OWNER/NAME --local-dir NAME|--tokenizer nothing
+  a folder that has none|--tokenizer full: there is no full/tokenizer.json|--tokenizer full
 a tokenizer's folder as the model|for its tokenizer: --tokenizer other_vocabulary|--model other_vocabulary
 llm.c's weights as the model|this is llm.c's weights of GPT-2|--model llmc_weights.bin
 llm.c's tokenizer|this is llm.c's tokenizer of GPT-2|--tokenizer llmc_tokenizer.bin

@@ -44,16 +44,15 @@ Tokenizer open_tokenizer(const std::string& asked) {
   // Short names that people use for a tokenizer, and where the Hugging Face hub has it.
   constexpr std::pair<const char*, const char*> kHubNames[] = {{"gpt2", "openai-community/gpt2"}};
   std::error_code error;
-  if (fs::exists(asked, error)) return Tokenizer::open(asked);
+  if (fs::exists(tokenizer_file(asked), error)) return Tokenizer::open(asked);
   std::string name = "OWNER/NAME";
   if (!download_command(asked).empty()) name = asked;
   for (const auto& [known, hub] : kHubNames)
     if (lower_case(asked) == known) name = hub;
   fail(
-      "--tokenizer %s: there is no such file or folder\n  expected a tokenizer.json, or the folder that has it; if it "
-      "is "
-      "one of the Hugging Face hub, fetch it first: %s --include '*.json', then --tokenizer %s",
-      asked.c_str(), download_command(name).c_str(), fs::path(name).filename().c_str());
+      "--tokenizer %s: there is no %s\n  expected a tokenizer.json, or the folder that has it; if it "
+      "is one of the Hugging Face hub, fetch it first: %s --include '*.json', then --tokenizer %s",
+      asked.c_str(), tokenizer_file(asked).c_str(), download_command(name).c_str(), fs::path(name).filename().c_str());
 }
 
 TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
