@@ -28,6 +28,9 @@ shown=$(sed -n 's/^  data  *\([0-9.]*\)k tokens of text.txt.*/\1/p' log)
 check "nine tenths of $tokens tokens are trained on: ${shown}k" \
   eval 'awk "BEGIN { exit !($tokens * 0.9 / 1000 - $shown < 0.1 && $shown - $tokens * 0.9 / 1000 < 0.1) }"'
 
+sed 's/"vocab_size": *[0-9]*/"vocab_size": 1000/' model.json >few.json
+refused "a model of fewer tokens than the cached text has: the text is named" "text.txt: the text's token" "$train" --tokenizer tokenizer --model few.json --train-data text.txt --cache cache
+check "  with as many tokens as it needs" grep -qF -- "--vocab-size 1514, as many as tokenizer/tokenizer.json has" refused
 mkdir before && cp "$cache"/* before
 # shellcheck disable=SC2086  # words
 quick $cut --export off --out again
@@ -105,8 +108,25 @@ check "a folder's shards are trained on, and those of its split val are held out
   diff <(without_times shards_run/train.jsonl) <(without_times of_folder/train.jsonl)
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data texts/ --dry-run
 check "else its texts" grep -q "texts/\*.txt: text, cut into" log
-mkdir others && cp train.bin others/talks_training_1.bin && cp val.bin others/talks_val_1.bin
-refused "a folder whose shards are named otherwise" "the folder has shards to hold out, others/*_val_*.bin, and none that are named *_train_*.bin" "$train" --train-data others --dry-run
+for names in talks_training_1.bin:talks_Val_1.bin mine_train.bin:mine_val.bin a.bin:validation2.bin a.txt:val.txt "a, b.txt:test-00.txt"; do
+  rm -rf others && mkdir others
+  case $names in *.bin) cp train.bin others/a && cp val.bin others/b ;; *) cp text.txt others/a && cp other.txt others/b ;; esac
+  mv others/a "others/${names%:*}" && mv others/b "others/${names#*:}"
+  quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data others --dry-run
+  check "a folder with ${names/:/ and }: one is trained on" grep -qE "^  data .* tokens of others/${names%:*}|^  data .* tokens of others/a\\\\, b.txt" log
+  check "  the other one is held out, which is told" grep -qF "others/${names#*:} is not trained on, but held out: its name says that it is for validation" log
+done
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data others --val-data other.txt --dry-run
+check "with --val-data it is only left out" grep -qF "others/test-00.txt is not trained on: its name says that it is for validation" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'others/*.txt' --dry-run
+check "a pattern is taken as it is, with one warning" grep -qF "warning: --train-data also trains on others/test-00.txt, and its name says that it is for validation" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'others/*.txt' --val-data others --dry-run
+check "  also if it is held out, too" eval '[ "$(grep -c "^warning.*test-00.txt" log)" = 1 ]'
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'others/t*.txt' --dry-run
+check "  and without one if nothing else was named" not grep -q "for validation" log
+mv others/test-00.txt others/contest.txt
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data others --dry-run
+check "a word is a whole one" not grep -q "for validation" log
 refused "else it is told what is trained on" "the folder has neither shards (*.bin) nor texts (*.txt)" "$train" --train-data none --dry-run
 refused "a data set of the hub" "dev/data/prepare roneneldan/TinyStories" "$train" --train-data roneneldan/TinyStories
 refused "a model of the hub" "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then --model Qwen2.5-0.5B" "$train" --model Qwen/Qwen2.5-0.5B

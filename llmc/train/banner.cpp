@@ -53,6 +53,7 @@ void print_data(Setup& setup) {
     console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
   if (data.train && !data.held_out)
     console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (!data.about_folder.empty()) console.item("", data.about_folder);
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/train/data_folder.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/text_shards.h"
 
@@ -118,43 +118,7 @@ void remark_about_headers(const TokenDataset& data, std::vector<std::string>& re
     }
 }
 
-// Returns the pattern of the folder's files of this kind; "" if there are none.
-std::string pattern_in(const std::string& folder, const char* files) {
-  const std::string pattern = (std::filesystem::path(literally(folder)) / files).string();
-  return glob(pattern).empty() ? "" : pattern;
-}
-
 }  // namespace
-
-Options with_files_of_folders(Options options) {
-  const auto is_folder = [](const std::string& name) {
-    std::error_code error;
-    return !name.empty() && std::filesystem::is_directory(name, error);
-  };
-  const auto files_of = [](const std::string& folder, const char* option, std::initializer_list<const char*> kinds) {
-    for (const char* files : kinds)
-      if (const std::string pattern = pattern_in(folder, files); !pattern.empty()) return pattern;
-    fail(
-        "--%s %s: the folder has neither shards (*.bin) nor texts (*.txt)\n  name the files by a quoted pattern, as "
-        "'%s/*.md'; JSON lines, parquet and arrow are prepared first: dev/data/prepare",
-        option, folder.c_str(), folder.c_str());
-  };
-  if (is_folder(options.train_data)) {
-    const std::string folder = options.train_data;
-    options.train_data = files_of(folder, "train-data", {"*_train_*.bin", "train.bin", "*.bin", "*.txt"});
-    for (const char* held_out : {"*_val_*.bin", "val.bin"}) {
-      const std::string shards = pattern_in(folder, held_out);
-      REQUIRE(shards.empty() || !options.train_data.ends_with("/*.bin"),
-              "--train-data %s: the folder has shards to hold out, %s, and none that are named *_train_*.bin\n  name "
-              "the files by quoted patterns: --train-data 'DIR/…' --val-data '%s'",
-              folder.c_str(), shards.c_str(), shards.c_str());
-      if (options.val_data.empty()) options.val_data = shards;
-    }
-  }
-  if (is_folder(options.val_data))
-    options.val_data = files_of(options.val_data, "val-data", {"*_val_*.bin", "val.bin", "*.bin", "*.txt"});
-  return options;
-}
 
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console) {
@@ -215,9 +179,11 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     data.delimiter =
         train_was_cut ? Delimiter{codec.document_token().value_or(-1), -1} : delimiter_of(options.train_data, V);
   if (data.chat && !data.chat->remark.empty()) data.remarks.push_back(data.chat->remark);
-  if (trains && !options.val_data.empty())
-    if (const std::string both = files_in_both(*data.train, *data.held_out); !both.empty())
-      data.remarks.push_back(both);
+  if (trains) {
+    std::string remark = options.val_data.empty() ? "" : files_in_both(*data.train, *data.held_out);
+    if (remark.empty()) remark = held_out_by_name(options.train_data);
+    if (!remark.empty()) data.remarks.push_back(remark);
+  }
   codec.require_made(options.train_data);
   codec.require_made(options.val_data);
   if (options.special_tokens == "parse" && data.about_text.empty())

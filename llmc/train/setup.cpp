@@ -11,6 +11,7 @@
 #include "llmc/train/chat_prompt.h"
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
+#include "llmc/train/data_folder.h"
 #include "llmc/train/description.h"
 #include "llmc/train/simulation.h"
 #include "llmc/train/tuner.h"
@@ -71,6 +72,7 @@ Options Setup::complete_options(const std::vector<std::string>& arguments) {
 
 void Setup::open_data() {
   data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
+  data.about_folder = describe_folder(command_line, options);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
 

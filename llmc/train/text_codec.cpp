@@ -10,6 +10,7 @@
 #include "llmc/base/text.h"
 #include "llmc/tokenizer/byte_level.h"
 #include "llmc/train/shard_manifest.h"
+#include "llmc/train/vocabulary.h"
 
 namespace fs = std::filesystem;
 
@@ -44,11 +45,30 @@ int32_t begin_token(const ModelConfig& config) {
 
 }  // namespace
 
+std::string tokenizer_file(const std::string& asked) {
+  std::error_code error;
+  return fs::is_directory(asked, error) ? (fs::path(asked) / "tokenizer.json").string() : asked;
+}
+
+Tokenizer open_tokenizer(const std::string& asked) {
+  // Short names that people use for a tokenizer, and where the Hugging Face hub has it.
+  constexpr std::pair<const char*, const char*> kHubNames[] = {{"gpt2", "openai-community/gpt2"}};
+  std::error_code error;
+  if (fs::exists(tokenizer_file(asked), error)) return Tokenizer::open(asked);
+  std::string name = "OWNER/NAME";
+  if (!download_command(asked).empty()) name = asked;
+  for (const auto& [known, hub] : kHubNames)
+    if (lower_case(asked) == known) name = hub;
+  fail(
+      "--tokenizer %s: there is no %s\n  expected a tokenizer.json, or the folder that has it; if it "
+      "is one of the Hugging Face hub, fetch it first: %s --include '*.json', then --tokenizer %s",
+      asked.c_str(), tokenizer_file(asked).c_str(), download_command(name).c_str(), fs::path(name).filename().c_str());
+}
+
 TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
                           const ModelConfig& config) {
   TextCodec codec;
   codec.V_ = config.V;
-  codec.model_ = config.name;
   codec.bos_ = begin_token(config);
   std::error_code error;
   std::vector<fs::path> places = {asked};
@@ -56,17 +76,12 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
     places = {model};
     for (const ShardFolder& folder : shard_folders(data)) places.push_back(folder.path);
   }
-  if (const std::string fetch = download_command(asked); !fetch.empty())
-    REQUIRE(fs::exists(asked, error),
-            "--tokenizer %s: there is no such folder here\n  if it is one of the Hugging Face hub, fetch it first: %s "
-            "--include '*.json', then --tokenizer %s",
-            asked.c_str(), fetch.c_str(), fs::path(asked).filename().c_str());
   for (const fs::path& place : places) {
     const bool directory = fs::is_directory(place, error);
     if (asked.empty() && !(directory && fs::exists(place / "tokenizer.json", error))) continue;
-    codec.file_ = directory ? place / "tokenizer.json" : place;
+    codec.file_ = tokenizer_file(place.string());
     try {
-      codec.tokenizer_ = Tokenizer::open(place.string());
+      codec.tokenizer_ = open_tokenizer(place.string());
     } catch (const std::exception& refused) {
       if (!asked.empty()) throw;
       codec.why_not_ = refused.what();
@@ -165,14 +180,11 @@ void TextCodec::require_made(const std::string& data) const {
   }
 }
 
-void TextCodec::require_in_model(std::span<const int32_t> tokens) const {
+void TextCodec::require_in_model(std::span<const int32_t> tokens, const char* what) const {
   const auto beyond = std::ranges::find_if(tokens, [&](int32_t token) { return token >= V_; });
-  REQUIRE(
-      beyond == tokens.end(),
-      "the text has the token %d, \"%s\": %s has %d tokens, the model %s %d\n  name the tokenizer that the model was "
-      "made with: --tokenizer DIR; or give a model with random weights as many tokens: --vocab-size %d",
-      *beyond, tokenizer_->token_of(*beyond).value_or("").c_str(), file_.c_str(), tokenizer_->vocabulary_size(),
-      model_.c_str(), V_, tokenizer_->vocabulary_size());
+  if (beyond == tokens.end()) return;
+  fail_beyond_vocabulary(format("%s \"%s\"", what, tokenizer_->token_of(*beyond).value_or("").c_str()), *beyond, V_,
+                         {tokenizer_->vocabulary_size(), file_});
 }
 
 std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) const {
