@@ -97,7 +97,7 @@ check "a GPU by itself: $(reserves alone.txt)" [ "$(reserves alone.txt)" = "rese
 check "plain attention: $(reserves stack.txt)" [ "$(reserves stack.txt)" = "$(reserves alone.txt)|reserve for plain attention's stack: 417 MiB" ]
 need=$(said alone.txt "device and reserve") total=$(said alone.txt "device, total")
 check "$total are planned, and $need needed" [ "$(said stack.txt "device, total")" = "$total" ]
-refused "  of which the reserve is a part" "(of which 1.50 GiB reserved) and has $total (--memory-limit) (NVIDIA H100" "$train" "${gpu[@]}" --memory-limit "${total/ /}"
+refused "  of which the reserve is a part" "(of which 1.50 GiB reserved) and has $total (--memory-limit; NVIDIA H100" "$train" "${gpu[@]}" --memory-limit "${total/ /}"
 "$train" "${gpu[@]}" --memory-limit "$(awk "BEGIN { print ${need% *} + 0.1 }")GiB" >within.txt
 check "  within it" grep -q "it fits: $need (of which 1.50 GiB reserved) of the " within.txt
 # Each rank of a node gathers and reduces its shards among all; in a group of tensor or context parallelism it has more.

@@ -290,16 +290,17 @@ std::string Planner::verdict(const MemoryPlan& plan) const {
   const PlanCandidate way = needs(options_, plan);
   const std::string ranks = limits_.ranks_on_node > 1 ? format(", for %d ranks", limits_.ranks_on_node) : "",
                     included = device_.gpu ? "" : " (the device's memory included)", host = human_bytes(on_host(way)),
-                    hosts = human_bytes(limits_.host),
-                    devices = human_bytes(limits_.device) + (options_.memory_limit.empty() ? "" : " (--memory-limit)");
+                    hosts = human_bytes(limits_.host), devices = human_bytes(limits_.device),
+                    limited = options_.memory_limit.empty() ? "" : "--memory-limit; ";
   std::string device = human_bytes(way.device);
   if (plan.reserved_bytes()) device += format(" (of which %s reserved)", human_bytes(plan.reserved_bytes()).c_str());
   if (fits(way))
-    return format("it fits: %s of the %s of %s, %s of the %s of the host%s%s", device.c_str(), devices.c_str(),
-                  device_.name.c_str(), host.c_str(), hosts.c_str(), ranks.c_str(), included.c_str());
-  return format("it does not fit: the device needs %s and has %s (%s); the host needs %s%s%s and has %s",
-                device.c_str(), devices.c_str(), device_.name.c_str(), host.c_str(), ranks.c_str(), included.c_str(),
-                hosts.c_str());
+    return format("it fits: %s of the %s %s %s, %s of the %s of the host%s%s", device.c_str(), devices.c_str(),
+                  limited.empty() ? "of" : "(--memory-limit) of", device_.name.c_str(), host.c_str(), hosts.c_str(),
+                  ranks.c_str(), included.c_str());
+  return format("it does not fit: the device needs %s and has %s (%s%s); the host needs %s%s%s and has %s",
+                device.c_str(), devices.c_str(), limited.c_str(), device_.name.c_str(), host.c_str(), ranks.c_str(),
+                included.c_str(), hosts.c_str());
 }
 
 // Returns what the run needs with each option that makes it smaller, and then with several of them together.

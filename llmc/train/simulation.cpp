@@ -258,7 +258,8 @@ std::string prediction_limits(int ranks) {
   if (ranks == 1)
     return "not modelled: " + always +
            "\none H200, whose steps gave the rates, was within 2% of such predictions in bf16, and 3% to 5% slower in "
-           "FP8";
+           "FP8\none H100 was within 1% of them for Llamas of 124M and 8B, and 3% to 11% slower for Qwen2.5 "
+           "(dev/docs/predictions.md)";
   return "not modelled: ranks that are late, what NCCL takes of multiprocessors and memory, short messages, other "
          "traffic "
          "in the network; " +
