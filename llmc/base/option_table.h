@@ -117,7 +117,7 @@
   X("Precision", Choice, run, attention, "auto", "auto|plain|mma|hopper", "kernel of attention") \
   X("Precision", Count, run, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once, rounded up to 128 (auto: 4096 or more, in equal chunks)") \
   \
-  X("Memory", Choice, run, plan, "as-asked", "as-asked|auto|mesh", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest; mesh: also of degrees and ZeRO stages, with --dry-run --nodes", "trains") \
+  X("Memory", Choice, run, plan, "as-asked", "as-asked|auto|mesh", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest; mesh: also of degrees, ZeRO stages and --fp8-all-gather, with --dry-run --nodes", "trains") \
   X("Memory", Text, machine, memory_limit, "", "SIZE", "of a rank's device, as 70GiB (none: what it has free)") \
   X("Memory", Text, machine, host_memory_limit, "", "SIZE", "pinned, of all ranks of a node together (none: 90% of what the machine has, or of 256 GiB for each GPU of --nodes)") \
   X("Memory", Choice, run, recompute, "none", "none|norms|mlp|block", "what backward computes again: norms' and SwiGLU's outputs; the MLP; all but a block's input", "trains") \
