@@ -163,6 +163,9 @@ while read -r name kind; do
 done < <("$train" --help | sed -n 's/^  --\([a-z0-9-]*\) *\([^ ]*\).*/\1 \2/p')
 check "each of $tried options changes what is printed, or is named" [ $tried -gt 70 ]
 
+"$train" "${small[@]}" --recompute block --activation-offload input >nothing.txt
+check "activations that are nowhere kept: the line begins with that" grep -q "^ *activations kept: nothing; computed again: " nothing.txt
+
 echo "-- larger micro-batches"
 "$train" "${qwen[@]}" --zero-stage 3 --plan auto >auto.txt
 check "chosen, for Qwen3-4B in FP8 on 32 GPUs: $(chosen auto.txt)" [ "$(chosen auto.txt)" = "--micro-batch 4" ]
