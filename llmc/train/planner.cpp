@@ -264,7 +264,8 @@ bool Planner::fits(const RunSettings& settings) const {
 void Planner::plan_snapshot(const Options& options, RunSettings& settings) const {
   if (!settings.saves(options) || !options.checkpoint_async || settings.snapshot) return;
   settings.snapshot = true;
-  settings.snapshot = fits(needs(options, plan_memory(config_, trainer_settings(options, settings), mesh_, device_)));
+  const MemoryPlan plan = plan_memory(config_, trainer_settings(options, settings), mesh_, device_);
+  settings.snapshot = on_host(needs(options, plan)) <= limits_.host;
 }
 
 PlanCandidate Planner::as_run(const PlanCandidate& way) const {

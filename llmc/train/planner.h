@@ -67,7 +67,7 @@ class Planner {
   bool fits(const PlanCandidate& way) const;
   bool fits(const MemoryPlan& plan) const;
   bool fits(const RunSettings& settings) const;
-  // Plans a copy of the state for checkpoints that are saved by default, if it fits here.
+  // Plans a copy of the state for checkpoints that are saved by default, if the host has room for it.
   void plan_snapshot(const Options& options, RunSettings& settings) const;
   // Returns the way with this copy, as a run has it.
   PlanCandidate as_run(const PlanCandidate& way) const;
