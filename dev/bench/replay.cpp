@@ -2,12 +2,12 @@
 //
 //   build/cpu/bench/replay table                            1 to 256 nodes of 8 H100, 1B, 7B, 8B and 70B
 //   build/cpu/bench/replay offload                          what activation offload exposes, Llama-8B on one H200
-//   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25e9 …
+//   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25 …
 //
 // Takes train_llama's options and, of the model: --flops (of bf16 products), --fp8-flops (whatever shares a factor),
 // --attention-flops (backward as 5 products), --memory-bandwidth, --host-bandwidth (of copies
-// to the host and back), --kernel-latency; and a rank sends --node-bandwidth and --network-bandwidth, a hop takes
-// --node-latency and --network-latency. Bytes, FLOPs and seconds.
+// to the host and back), --kernel-latency; a rank sends --node-bandwidth within its node, and a hop takes
+// --node-latency and --network-latency: bytes, FLOPs and seconds. --network-bandwidth is train_llama's, in GB/s.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -35,11 +35,11 @@ using Changes = std::map<std::string, double>;
 ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Changes& changes) {
   ReplayRates rates = ReplayRates::of(device);
   rates.ranks_per_node = int(options.gpus_per_node);
+  if (!is_auto(options.network_bandwidth)) rates.set_network(options.network_bandwidth * 1e9);
   const std::map<std::string, double*> names = {
-      {"--memory-bandwidth", &rates.memory_bytes},       {"--host-bandwidth", &rates.host_bytes},
-      {"--kernel-latency", &rates.kernel_seconds},       {"--node-bandwidth", &rates.node_bytes},
-      {"--network-bandwidth", &rates.network_bytes},     {"--node-latency", &rates.node_hop_seconds},
-      {"--network-latency", &rates.network_hop_seconds},
+      {"--memory-bandwidth", &rates.memory_bytes}, {"--host-bandwidth", &rates.host_bytes},
+      {"--kernel-latency", &rates.kernel_seconds}, {"--node-bandwidth", &rates.node_bytes},
+      {"--node-latency", &rates.node_hop_seconds}, {"--network-latency", &rates.network_hop_seconds},
   };
   for (const auto& [name, value] : changes) {
     REQUIRE(value > 0, "%s %g: expected a number above 0", name.c_str(), value);
@@ -82,26 +82,27 @@ Figures figures_of(const Options& options, const Changes& changes) {
 }
 
 void print(const std::string& what, const Figures& f) {
-  printf("%-44s %9s%s  %9s + %9s  %8.1f ms compute %7.1f ms exposed  %7s tok/s/GPU  MFU %4.1f%%\n", what.c_str(),
-         human_bytes(f.device_bytes).c_str(), f.fits ? " " : "!",
-         human_bytes(uint64_t(f.replayed.within_nodes)).c_str(),
-         human_bytes(uint64_t(f.replayed.between_nodes)).c_str(), f.replayed.compute * 1e3, f.replayed.exposed * 1e3,
-         human_count(f.tokens_per_gpu).c_str(), f.mfu * 100);
+  printf(
+      "%-44s %9s%s  sends %9s in its node, %9s across nodes (%9s by its card)  %8.1f ms compute %7.1f ms exposed  %7s "
+      "tok/s/GPU  MFU %4.1f%%\n",
+      what.c_str(), human_bytes(f.device_bytes).c_str(), f.fits ? " " : "!",
+      human_bytes(uint64_t(f.replayed.within_nodes)).c_str(), human_bytes(uint64_t(f.replayed.between_nodes)).c_str(),
+      human_bytes(uint64_t(f.replayed.by_card)).c_str(), f.replayed.compute * 1e3, f.replayed.exposed * 1e3,
+      human_count(f.tokens_per_gpu).c_str(), f.mfu * 100);
   fflush(stdout);
 }
 
-void print_table(const Changes& changes) {
+void print_table(Options options, const Changes& changes) {
   struct Case {
     const char* model;
     int64_t T, B;
   };
   const DeviceInfo device = modelled_device("H100");
-  Options options;
   options.gpu = "H100", options.zero_stage = 3;
   printf(
       "A model, of steps of one micro-batch on nodes of 8 H100, ZeRO stage 3 over all of them (or within a node, the\n"
-      "nodes being replicas): memory of a rank (!: more than it has), what a rank sends within its node + to "
-      "others\n%s\n\n",
+      "nodes being replicas): memory of a rank (!: more than it has), what a rank sends in groups within "
+      "its node and across nodes, and what of the latter its network card sends\n%s\n\n",
       rates_of(device, options, changes).text().c_str());
   for (const Case& c :
        {Case{"llama3.2-1b", 4096, 4}, {"llama2-7b", 4096, 2}, {"llama3-8b", 8192, 1}, {"llama3-70b", 4096, 1}}) {
@@ -185,20 +186,19 @@ int main(int argc, char** argv) {
       const bool rate = argument == "--flops" || argument == "--fp8-flops" || argument == "--attention-flops" ||
                         argument == "--kernel-latency" || argument == "--memory-bandwidth" ||
                         argument == "--host-bandwidth" || argument == "--node-bandwidth" ||
-                        argument == "--network-bandwidth" || argument == "--node-latency" ||
-                        argument == "--network-latency";
+                        argument == "--node-latency" || argument == "--network-latency";
       if (argument == "table") table = true;
       else if (argument == "offload") offload = true;
       else if (rate && i + 1 < argc) changes[argument] = atof(argv[++i]);
       else arguments.push_back(argument);
     }
-    if (table) print_table(changes);
+    Options options = parse_options(arguments);
+    if (table) print_table(options, changes);
     if (offload) print_offload(changes);
     if (table || offload) {
       printf("%s\n", prediction_limits(table ? 8 : 1).c_str());
       return 0;
     }
-    Options options = parse_options(arguments);
     if (options.nodes == 0) options.nodes = 1;
     printf("a model, at\n%s\n", rates_of(modelled_device(options.gpu), options, changes).text().c_str());
     print(format("%s, %lld nodes of %lld %s", options.model.c_str(), (long long)options.nodes,

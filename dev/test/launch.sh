@@ -62,6 +62,13 @@ check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
 check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
 check "chosen GPUs travel" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
 check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1"
+mkdir -p "$scratch/failing/bin" "$scratch/ssh"
+sed 's/else echo .*/else exit 255; fi/' "$scratch/mpi/bin/mpirun" >"$scratch/failing/bin/mpirun"
+printf '#!/bin/sh\n[ "$5" = node1 ]\n' >"$scratch/ssh/ssh" # -o … -o … HOST true: only one of them is there
+chmod +x "$scratch/failing/bin/mpirun" "$scratch/ssh/ssh"
+check "a host that is not reached: mpirun's exit code" exits 255 env MPI_HOME="$scratch/failing" PATH="$scratch/ssh:$PATH" scripts/run --hosts node1:8,node2:8
+check "  is named" says "$scratch/out.txt" "scripts/run: host node2 does not answer to: ssh node2 true"
+check "  and no other" eval '! grep "host node1" "$scratch/out.txt"'
 refused "MPICH's mpirun" "is not Open MPI's, which several hosts need" \
   env MPI_HOME="$scratch/mpich" scripts/run --hosts node1:8
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: promise 2: a rank of a training that is stopped ends all others within --comm-timeout and 5 s, by its name and
-# that of the collective; one that is killed hangs nobody
+# that of the collective; one that is killed hangs nobody, and scripts/run says how to go on
 # Timeout: 200
 # Alone: it looks at how long ranks wait for one that is stopped
 set -euo pipefail
@@ -46,4 +46,22 @@ start killed 3 --zero-stage 3
 signal killed 2 KILL
 check "a rank is killed: all end within 5 s" ended 5 137
 check "  nobody is left" none_left killed
+
+echo "-- by scripts/run"
+lost=$scratch/lost
+begin lost '^step' env LLMC_PROGRAM="$train" scripts/run -n 3 --zero-stage 3 --out "$lost" --layers 1 --seq-len 32 \
+  --global-batch 12 --steps 1000000 --val-every 0 --sample-every 0 --checkpoint-every 10
+until compgen -G "$lost/checkpoints/step-*[0-9]" >/dev/null; do sleep 0.1; done
+signal lost 1 KILL
+check "a rank is killed: it ends with its code" ended 20 137
+check "  SIGTERM of the launcher promises nothing" says_not lost "asked to stop"
+check "  but says what it does if all are alive" says lost "SIGTERM: if all ranks are alive, the step under way"
+check "  the signal is named" says lost "scripts/run: exit code 137: signal 9 ended a rank"
+check "  and how to go on" says lost "scripts/run: the newest checkpoint is $lost/checkpoints/step-" "to go on, add --out $lost --resume auto"
+rm -r "$lost/checkpoints"
+begin lost '^step' env LLMC_PROGRAM="$train" scripts/run -n 2 --out "$lost.2" --layers 1 --seq-len 32 --global-batch 4 \
+  --steps 1000000 --val-every 0 --sample-every 0
+pids=$(pgrep -f "^$train .*$lost.2 ")
+kill -KILL "$(head -n 1 <<<"$pids")"
+check "without a checkpoint nothing is promised" eval 'ended 20 137 && says_not lost "to go on"'
 echo "$checks checks passed"

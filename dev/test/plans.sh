@@ -25,7 +25,7 @@ for n in 1 2; do
   check "  with what it needs by category" grep -q "activations  *[0-9.]* MiB" refused
   check "  and what needs less" grep -q " of the device and .* of the host with --recompute block" refused
   check "  and what would choose" grep -q -- "--plan auto chooses" refused
-  refused "$n: more than the host" "of the $((24 + 12 * n)).0 MiB of the host" ranks $n "$train" "${short[@]}" --offload-optimizer --host-memory-limit $((24 + 12 * n))MiB
+  refused "$n: more than the host" "and has $((24 + 12 * n)).0 MiB" ranks $n "$train" "${short[@]}" --offload-optimizer --host-memory-limit $((24 + 12 * n))MiB
   check "  and without what it would" grep -q "which fits, with --offload-optimizer off" refused
   refused "$n: nothing that fits" "nothing of this fits" ranks $n "$train" "${short[@]}" --plan auto --memory-limit 1MiB
 done
@@ -46,7 +46,7 @@ host=(--dry-run "${short[@]}" --micro-batch 4 --activation-offload all --activat
 ranks 1 "$train" "${host[@]}" >one.txt
 ranks 2 "$train" "${host[@]}" >two.txt || [ $? = 2 ]
 check "one rank fits the host" grep -q "^it fits" one.txt
-check "two ranks of a node together do not" grep -q "^it does not fit.*for 2 ranks" two.txt
+check "two ranks of a node together do not" grep -q "^it does not fit: .*, for 2 ranks" two.txt
 echo "-- a limit of the host that is not the system's"
 "$train" "${host[@]/40MiB/900TiB}" >beyond.txt
 check "a limit beyond what the host has is a warning" grep -q "^warning: --host-memory-limit 900TiB: the system says that this process can have [0-9.]* [GT]iB of the host" beyond.txt
@@ -97,7 +97,7 @@ check "a GPU by itself: $(reserves alone.txt)" [ "$(reserves alone.txt)" = "rese
 check "plain attention: $(reserves stack.txt)" [ "$(reserves stack.txt)" = "$(reserves alone.txt)|reserve for plain attention's stack: 417 MiB" ]
 need=$(said alone.txt "device and reserve") total=$(said alone.txt "device, total")
 check "$total are planned, and $need needed" [ "$(said stack.txt "device, total")" = "$total" ]
-refused "  of which the reserve is a part" "(of which 1.50 GiB reserved), more than the $total of NVIDIA H100" "$train" "${gpu[@]}" --memory-limit "${total/ /}"
+refused "  of which the reserve is a part" "(of which 1.50 GiB reserved) and has $total (--memory-limit; NVIDIA H100" "$train" "${gpu[@]}" --memory-limit "${total/ /}"
 "$train" "${gpu[@]}" --memory-limit "$(awk "BEGIN { print ${need% *} + 0.1 }")GiB" >within.txt
 check "  within it" grep -q "it fits: $need (of which 1.50 GiB reserved) of the " within.txt
 # Each rank of a node gathers and reduces its shards among all; in a group of tensor or context parallelism it has more.
@@ -124,7 +124,7 @@ check "  in groups" grep -q "512 sequences of 8192 tokens: 128 groups of 8 ranks
 check "  with what each waits for" grep -q "it waits .* for tensor parallelism" mesh.txt
 "$train" "${cluster[@]/llama3-8b/llama3.1-405b}" --tensor-parallel-degree 2 >large.txt || [ $? = 2 ]
 check "what is too large is told what would choose" grep -q -- "--plan auto chooses" large.txt
-check "  and that it is more" grep -q "it does not fit: .*, more than the 79.1 GiB of NVIDIA H100" large.txt
+check "  and that it is more" grep -q "it does not fit: the device needs .* and has 79.1 GiB (NVIDIA H100" large.txt
 
 echo "-- what waits are for"
 "$train" --dry-run --nodes 2 --gpus-per-node 4 --gpu H100 --model llama3.2-1b --zero-stage 3 --tensor-parallel-degree 2 \

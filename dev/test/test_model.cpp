@@ -144,6 +144,9 @@ TEST_CASE("a key that asks for what is not computed is refused by name, and pass
                                                                    {"head_dim", 12, "head size 12"},
                                                                    {"hidden_size", -1, "-1"}};
   for (const auto& [key, value, error] : impossible) says(refusal(with(newest(), key, value)), error);
+  const Json uneven = with(newest(), "hidden_size", 66);
+  CHECK(refusal(uneven) == "");
+  says(refusal(with(uneven, "head_dim", Json())), "hidden_size 66 is no multiple of num_attention_heads 4");
   const auto rope = [&](const char* text) { return refusal(with(newest(), "rope_parameters", json(text))); };
   says(rope(R"({"rope_type": "default", "partial_rotary_factor": 0.5})"), "partial_rotary_factor is 0.5");
   says(rope(R"({"rope_type": "default", "mrope_section": [1, 2]})"), "mrope_section");

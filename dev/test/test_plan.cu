@@ -61,7 +61,7 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "gradients           1.00 MiB\n"
         "device, total       3.00 MiB\n"
         "host checkpoints    4.00 MiB\n"
-        "pinned host         4.00 MiB");
+        "host, total         4.00 MiB");
 }
 
 TEST_CASE("a plan counts what is reserved beside the arena") {
@@ -77,7 +77,7 @@ TEST_CASE("a plan counts what is reserved beside the arena") {
         "reserve for a library   3.00 MiB\n"
         "reserve for another     1.00 MiB\n"
         "device and reserve      6.00 MiB\n"
-        "pinned host                  0 B");
+        "host, total                  0 B");
 }
 
 TEST_CASE("what is reserved follows from the device, the communicators and the attention kernel") {

@@ -131,11 +131,12 @@ TEST_CASE("the reason of the learning rate tells the schedule") {
     return resolve_settings(parse_options(words), ModelConfig::preset("tiny"), DeviceInfo{}, 1, 1'000'000);
   };
   CHECK(tells(of({}), "learning rate 0.004, warm-up 10 steps: the default; then a cosine to 0.0004"));
-  CHECK(tells(of({"--lr", "0.002"}), "learning rate 0.002, warm-up 10 steps: as asked; then a cosine to 0.0002"));
+  CHECK(tells(of({"--lr", "0.002"}),
+              "learning rate 0.002: as asked, warm-up 10 steps: the default; then a cosine to 0.0002"));
   CHECK(tells(of({"--schedule", "wsd"}), "then constant for 70 steps, and linear to 0.0004 over the last 20 (wsd)"));
   CHECK(tells(of({"--schedule", "constant"}), "; then constant"));
   CHECK(tells(of({"--schedule", "linear", "--min-lr", "0"}), "; then linear to 0"));
-  CHECK(tells(of({"--warmup-steps", "200"}), "warm-up 200 steps: the default; then the run ends"));
+  CHECK(tells(of({"--warmup-steps", "200"}), "warm-up 200 steps: as asked; then the run ends"));
 }
 
 TEST_CASE("an epoch of little data has at least 8 steps of the default batch") {
@@ -234,4 +235,26 @@ TEST_CASE("the command that goes on has the options of the machine, quoted for a
       parse_options({"--lr", "0.5", "--out", "x", "--memory-limit", "1 GiB", "--comm-timeout", "9", "--check-data"});
   CHECK(resume_command(Ranks(), "runs/it's", options) ==
         "./train_llama --out 'runs/it'\\''s' --resume auto --check-data on --memory-limit '1 GiB' --comm-timeout 9");
+}
+
+TEST_CASE("a run that goes on has the learning rate of before, which nobody asked for now") {
+  const auto of = [](Words saved, Words now) {
+    const Options asked = parse_options(now);
+    saved.insert(saved.end(), now.begin(), now.end());
+    return resolve_settings(parse_options(saved), ModelConfig::preset("tiny"), DeviceInfo{}, 1, 1'000'000, false,
+                            &asked);
+  };
+  CHECK(tells(of({"--lr", "0.004", "--warmup-steps", "16"}, {"--steps", "160"}),
+              "learning rate 0.004, warm-up 16 steps: as before; then a cosine"));
+  CHECK(tells(of({"--warmup-steps", "16"}, {"--lr", "0.002"}),
+              "learning rate 0.002: as asked, warm-up 16 steps: as before; then a cosine"));
+}
+
+TEST_CASE("a sequence beyond the model's positions is told the ways out") {
+  Options options;
+  options.seq_len = 8192;
+  const std::string message =
+      error_of([&] { resolve_settings(options, ModelConfig::preset("olmo2-13b"), DeviceInfo{}, 1, 0); });
+  CHECK(message.find("--seq-len 4096 or less") != std::string::npos);
+  CHECK(message.find("raise max_position_embeddings in its config.json") != std::string::npos);
 }

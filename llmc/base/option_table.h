@@ -69,7 +69,8 @@
   X("Run", Switch, start, dry_run, false, "", "print the plan of memory and steps, train nothing") \
   X("Run", Count, start, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, start, gpus_per_node, 8, "[1, 1024]", "of such a cluster", "nodes") \
-  X("Run", Choice, start, gpu, "auto", "auto|A100|H100|H200|B200", "of such a cluster (auto: H100)", "nodes") \
+  X("Run", Text, start, gpu, "auto", "auto|A100|H100|H200|B200", "of such a cluster (auto: H100); --memory-limit for one with another memory", "nodes") \
+  X("Run", Real, machine, network_bandwidth, kAuto, "(0, 1e6]", "GB/s that a GPU sends to other nodes, for predictions (auto: 40, A100: 20)", "network") \
   X("Run", Switch, machine, nvtx, false, "", "name steps, blocks and kernels for Nsight Systems", "gpu") \
   X("Run", Switch, machine, quiet, false, "", "prints only warnings, errors, and what --sample-only or --eval-only found") \
   X("Run", Switch, run, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
@@ -116,9 +117,9 @@
   X("Precision", Choice, run, attention, "auto", "auto|plain|mma|hopper", "kernel of attention") \
   X("Precision", Count, run, head_chunk, kAuto, "[1, 1e9]", "tokens whose logits exist at once, rounded up to 128 (auto: 4096 or more, in equal chunks)") \
   \
-  X("Memory", Choice, run, plan, "as-asked", "as-asked|auto|mesh", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest; mesh: also of degrees and ZeRO stages, with --dry-run --nodes", "trains") \
+  X("Memory", Choice, run, plan, "as-asked", "as-asked|auto|mesh", "auto: of recompute, offload and micro-batch what was not asked for, so that the run fits and its predicted speed is highest; mesh: also of degrees, ZeRO stages and --fp8-all-gather, with --dry-run --nodes", "trains") \
   X("Memory", Text, machine, memory_limit, "", "SIZE", "of a rank's device, as 70GiB (none: what it has free)") \
-  X("Memory", Text, machine, host_memory_limit, "", "SIZE", "pinned, of all ranks of a node together (none: 90% of what the machine has)") \
+  X("Memory", Text, machine, host_memory_limit, "", "SIZE", "pinned, of all ranks of a node together (none: 90% of what the machine has, or of 256 GiB for each GPU of --nodes)") \
   X("Memory", Choice, run, recompute, "none", "none|norms|mlp|block", "what backward computes again: norms' and SwiGLU's outputs; the MLP; all but a block's input", "trains") \
   X("Memory", Count, run, recompute_every, 1, "[1, 100000]", "one block in so many does so", "trains recompute") \
   X("Memory", Choice, run, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all", "trains beyond-horizon") \

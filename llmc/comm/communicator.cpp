@@ -288,7 +288,7 @@ std::unique_ptr<Communicator> make_communicator([[maybe_unused]] Device& device,
   if (ranks.size == 1) return std::make_unique<SingleCommunicator>();
 #if LLMC_DEVICE_CPU && LLMC_MPI
   REQUIRE(ranks.mpi,
-          "%d ranks, %s: on the CPU ranks need MPI to reach each other\n"
+          "%d ranks, %s: on CPUs ranks need MPI to reach each other; --rendezvous is for GPUs\n"
           "  start them with mpirun -np %d, or scripts/run -n %d (unset WORLD_SIZE for one rank)",
           ranks.size, ranks.how.c_str(), ranks.size, ranks.size);
   return make_mpi_communicator(ranks, timeout_seconds);

@@ -58,5 +58,8 @@ DeviceInfo modelled_device(const std::string& name) {
     set_known_rates(info);
     return info;
   }
-  fail("no GPU named %s is known\n  choose one of:%s", name.c_str(), known.c_str());
+  fail(
+      "--gpu %s: no GPU of this name is known\n  choose one of:%s; for one with another memory its kind and "
+      "--memory-limit, such as --gpu A100 --memory-limit 39GiB",
+      name.c_str(), known.c_str());
 }

@@ -57,19 +57,22 @@ constexpr Row kRows[] = {
 // NVLink's data sheet (of PCIe's for GPUs without NVLink), and 85% of PCIe's, which is what an H200 reached.
 struct Bytes {
   int compute_capability;
-  double memory_part, node_bytes, host_bytes;
+  double memory_part, node_bytes, network_bytes, host_bytes;
   const char* source;
   bool memory_confirmed = false;
 };
 constexpr const char* kAssumed =
     "assumption: 80% of the data sheet's memory, as on an H200; 80% of NVLink and of a network card of 400 Gb/s a GPU";
-constexpr Bytes kBytes[] = {{80, 0.80, 240e9, 27e9, kAssumed},
-                            {90, 0.80, 360e9, 55e9,
-                             "measured: memory 77% to 83% of the data sheet in steps of 1B and 8B in bf16 on an H200, "
-                             "and the host; assumption: 80% of NVLink and of a network card of 400 Gb/s a GPU",
-                             true},
-                            {100, 0.80, 720e9, 55e9, kAssumed},
-                            {0, 0.80, 25e9, 27e9, kAssumed}};
+constexpr Bytes kBytes[] = {
+    {80, 0.80, 240e9, 20e9, 27e9,
+     "assumption: 80% of the data sheet's memory, as on an H200; 80% of NVLink and of a network "
+     "card of 200 Gb/s a GPU"},
+    {90, 0.80, 360e9, 40e9, 55e9,
+     "measured: memory 77% to 83% of the data sheet in steps of 1B and 8B in bf16 on an H200, "
+     "and the host; assumption: 80% of NVLink and of a network card of 400 Gb/s a GPU",
+     true},
+    {100, 0.80, 720e9, 40e9, 55e9, kAssumed},
+    {0, 0.80, 25e9, 40e9, 27e9, kAssumed}};
 
 // Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not
 // known.
@@ -82,7 +85,8 @@ ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
     return b.compute_capability == device.compute_capability || b.compute_capability == 0;
   });
   rates.memory_bytes = bytes.memory_part * device.memory_bytes_per_second;
-  rates.node_bytes = bytes.node_bytes, rates.host_bytes = bytes.host_bytes;
+  rates.node_bytes = bytes.node_bytes, rates.network_bytes = bytes.network_bytes;
+  rates.host_bytes = bytes.host_bytes;
   rates.bytes_source = bytes.source, rates.memory_confirmed = bytes.memory_confirmed;
   rates.multiprocessors = device.multiprocessors;
   return rates;
@@ -170,10 +174,11 @@ std::string ReplayRates::table(const std::vector<Rate>& rates) const {
   for (const Rate& rate : rates)
     text += format("%s: %.4g TFLOP/s (%s)\n", rate.name().c_str(), rate.flops * 1e-12, rate.source);
   return text + format(
-                    "memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d and %.0f "
-                    "GB/s to others, a hop takes %.1f and %.1f us; %.0f GB/s to the host and back (%s)",
+                    "memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d and %.4g "
+                    "GB/s to others%s, a hop takes %.1f and %.1f us; %.0f GB/s to the host and back (%s)",
                     memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node, network_bytes * 1e-9,
-                    node_hop_seconds * 1e6, network_hop_seconds * 1e6, host_bytes * 1e-9, bytes_source);
+                    network_given ? " (as given)" : "", node_hop_seconds * 1e6, network_hop_seconds * 1e6,
+                    host_bytes * 1e-9, bytes_source);
 }
 
 std::string ReplayRates::unconfirmed(const std::vector<Rate>& rates) const {

@@ -48,6 +48,7 @@ struct ReplayRates {
   double node_hop_seconds = 1.5e-6;   // from a rank to the next
   double network_hop_seconds = 6e-6;  // from a node to the next
   double host_bytes = 55e9;           // per second between the device and pinned memory, in each direction
+  bool network_given = false;         // network_bytes is the user's
   const char* bytes_source = "";      // source of the rates of memory and links
   bool memory_confirmed = false, links_confirmed = false;
 
@@ -58,6 +59,8 @@ struct ReplayRates {
 
   // Sets one rate for all operations and another for FP8 products, both in FLOPs per second.
   void set_all(double flops, double fp8_flops, const char* source);
+  // Sets the bytes per second that a rank sends to other nodes, which the user knows.
+  void set_network(double bytes) { network_bytes = bytes, network_given = true; }
   // Sets another rate for these classes, for every head size.
   void set(std::initializer_list<RateClass> classes, double flops, const char* source);
   // Returns the rate of such work. Throws if there is none.

@@ -153,6 +153,7 @@ class Player {
     if (entry.ranks.size() < 2) return;
     const Way way = way_of(entry.ranks, rates_);
     (way.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
+    if (way.nodes > 1) result_.by_card += double(entry.sent) / double(way.in_node);
     result_.sent[{record_.streams[size_t(entry.stream)], way.text(entry)}] += double(entry.sent);
     line.use = way.use(double(entry.sent), line.left, rates_);
   }
@@ -230,6 +231,7 @@ Replay extended(const Replay& first, const Replay& second, double times) {
   r.waits_by_stream = further_each(first.waits_by_stream, second.waits_by_stream);
   r.within_nodes = further(first.within_nodes, second.within_nodes);
   r.between_nodes = further(first.between_nodes, second.between_nodes);
+  r.by_card = further(first.by_card, second.by_card);
   r.sent = further_each(first.sent, second.sent);
   return r;
 }

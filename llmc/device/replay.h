@@ -29,6 +29,9 @@ struct Replay {
   // work counts under its own name.
   std::map<std::string, double> waits_by_stream;
   double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups within a node, or across nodes
+  // Bytes that cross the network card of this rank's GPU: of what it sends across nodes, a ring's part for each of the
+  // group's ranks in a node.
+  double by_card = 0;
   // The same bytes by stream and by collective: "all_gather of 8 ranks in a node".
   std::map<std::pair<std::string, std::string>, double> sent;
 };

@@ -68,9 +68,10 @@ std::string describe(int layer, const ActivationPolicy& policy, const SavedSizes
     std::string& list = lists[int(storage_of(row, layer, policy, sizes.config))];
     list += (list.empty() ? "" : ", ") + name;
   }
-  std::string text = lists[int(Storage::kept)].empty() ? "" : "kept: " + lists[int(Storage::kept)];
+  const std::string& kept = lists[int(Storage::kept)];
+  std::string text = "kept: " + (kept.empty() ? "nothing" : kept);
   const auto add = [&](const char* what, const std::string& list) {
-    if (!list.empty()) text += (text.empty() ? "" : "; ") + std::string(what) + list;
+    if (!list.empty()) text += "; " + std::string(what) + list;
   };
   add("computed again: ", lists[int(Storage::recomputed)]);
   add("on the host: ", lists[int(Storage::offloaded)]);

@@ -66,7 +66,7 @@ std::string MemoryPlan::table() const {
   if (!reserved_.empty()) line("device and reserve", needed_device_bytes());
   for (const auto& [bytes, category] : by_category(buffers_, true))
     if (bytes >= kWorthALine) line("host " + category, bytes);
-  line("pinned host", bytes(Segment::pinned));
+  line("host, total", bytes(Segment::pinned));
   return text;
 }
 

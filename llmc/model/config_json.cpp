@@ -189,6 +189,10 @@ ModelConfig ModelConfig::from_json(const Json& json, const std::string& name) {
   // A missing number means the family's, null means one for each query head.
   const bool one_each = family.NKV == 0 || json.contains("num_key_value_heads");
   config.NKV = read_size(json, "num_key_value_heads", one_each ? config.NH : family.NKV, kMostWidth);
+  REQUIRE(has(json, "head_dim") || family.HD || config.C % config.NH == 0,
+          "%s: hidden_size %d is no multiple of num_attention_heads %d, and there is no head_dim\n  correct one of the "
+          "two, or say the size of a head with head_dim",
+          json.where().c_str(), config.C, config.NH);
   config.HD = read_size(json, "head_dim", family.HD ? family.HD : config.C / config.NH);
   config.FF = read_size(json, "intermediate_size", 0, kMostWidth);
   config.V = read_size(json, "vocab_size", 0, kMostVocabulary);

@@ -89,25 +89,8 @@ void print_samples(Setup& setup) {
     setup.console.item("samples", describe_samples(setup.prompt, setup.ends, setup.options, setup.codec));
 }
 
-// Says when checkpoints are saved, and whether training waits for them.
 void print_checkpoints(Setup& setup) {
-  const Options& o = setup.options;
-  const RunSettings& s = setup.settings;
-  if (!setup.trains()) return;
-  if (!s.saves(o)) {
-    setup.console.item("checkpoints",
-                       format("none%s: --checkpoint-every N or --checkpoint-minutes N saves them, and one at the end",
-                              o.checkpoint_on_signal ? " but at Ctrl-C" : ""));
-    return;
-  }
-  std::string when;
-  if (o.checkpoint_every) when = format("every %s", counted(o.checkpoint_every, "step").c_str());
-  if (s.checkpoint_minutes > 0)
-    when += format(when.empty() ? "every %g minutes" : ", or %g minutes after the last one", s.checkpoint_minutes);
-  const char* how = s.snapshot           ? "from a copy in the host's memory, while training goes on"
-                    : o.checkpoint_async ? "while training waits: there is no room for a copy in the host's memory"
-                                         : "while training waits";
-  setup.console.item("checkpoints", format("%s, and at the end; %s", when.c_str(), how));
+  if (setup.trains()) setup.console.item("checkpoints", describe_checkpoints(setup.options, setup.settings));
 }
 
 void print_options(Setup& setup) {

@@ -107,8 +107,9 @@ std::string describe_sharing(const Mesh& mesh, const Options& options, const Mod
 }
 
 std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config) {
-  std::string text =
-      mesh.description() + format(", ZeRO stage %lld", shards(mesh, options) ? (long long)options.zero_stage : 0LL);
+  const bool sharded = shards(mesh, options);
+  std::string text = mesh.description() + (sharded ? format(", ZeRO stage %lld", (long long)options.zero_stage)
+                                                   : ", ZeRO stage 0: nothing is sharded, each keeps the whole state");
   if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
     text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";
   return text;
@@ -123,6 +124,20 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
   return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
                 describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
                 settings.B);
+}
+
+std::string describe_checkpoints(const Options& o, const RunSettings& s) {
+  if (!s.saves(o))
+    return format("none%s: --checkpoint-every N or --checkpoint-minutes N saves them, and one at the end",
+                  o.checkpoint_on_signal ? " but at Ctrl-C" : "");
+  std::string when;
+  if (o.checkpoint_every) when = format("every %s", counted(o.checkpoint_every, "step").c_str());
+  if (s.checkpoint_minutes > 0)
+    when += format(when.empty() ? "every %g minutes" : ", or %g minutes after the last one", s.checkpoint_minutes);
+  const char* how = s.snapshot           ? "from a copy in the host's memory, while training goes on"
+                    : o.checkpoint_async ? "while training waits: there is no room for a copy in the host's memory"
+                                         : "while training waits";
+  return format("%s, and at the end; %s", when.c_str(), how);
 }
 
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,

@@ -40,6 +40,8 @@ std::string describe_bytes(const ModelSource& model);
 std::string describe_model(const ModelSource& model);
 // "16 sequences of 128 tokens: 2 ranks x 1 micro-batch of 8"
 std::string describe_step(const RunSettings& settings, const Mesh& mesh);
+// Says when checkpoints are saved, and whether training waits for them.
+std::string describe_checkpoints(const Options& options, const RunSettings& settings);
 // How several ranks share the state.
 std::string describe_sharing(const Mesh& mesh, const Options& options, const ModelConfig& config);
 std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config);

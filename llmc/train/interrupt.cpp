@@ -10,8 +10,18 @@ namespace {
 
 // Global, because a signal handler can access nothing else.
 volatile sig_atomic_t received[65];
-char announced[512];
-std::atomic<size_t> announced_bytes = 0;
+struct Announcement {
+  char text[512];
+  std::atomic<size_t> bytes = 0;
+
+  void set(const std::string& line) {
+    const std::string whole = "\n" + line.substr(0, sizeof text - 2) + "\n";
+    bytes = 0;
+    memcpy(text, whole.data(), whole.size());
+    bytes = whole.size();
+  }
+};
+Announcement of_request, of_sigterm;
 std::atomic_flag answered;
 
 void print(const char* text, size_t bytes) {
@@ -19,17 +29,18 @@ void print(const char* text, size_t bytes) {
   (void)ignored;
 }
 
-void answer() {
+void answer(bool terminated) {
   const int error = errno;  // of the code that the signal interrupts
-  const size_t bytes = announced_bytes;
-  if (bytes && !answered.test_and_set()) print(announced, bytes);
+  const Announcement& announcement = terminated ? of_sigterm : of_request;
+  const size_t bytes = announcement.bytes;
+  if (bytes && !answered.test_and_set()) print(announcement.text, bytes);
   errno = error;
 }
 
 void on_signal(int signal) {
   const bool first = !received[signal];
   received[signal] = 1;
-  if (signal != SIGUSR2 && (first || signal != SIGINT)) return answer();
+  if (signal != SIGUSR2 && (first || signal != SIGINT)) return answer(signal == SIGTERM);
   constexpr char kText[] = "\nsecond Ctrl-C: ending at once, nothing is saved\n";
   print(kText, sizeof kText - 1);
   _exit(130);
@@ -58,12 +69,9 @@ bool StopRequests::any() const {
   return false;
 }
 
-void StopRequests::announce(const std::string& line) const {
-  const std::string text = "\n" + line.substr(0, sizeof announced - 2) + "\n";
-  announced_bytes = 0;
-  memcpy(announced, text.data(), text.size());
-  announced_bytes = text.size();
-  if (any()) answer();
+void StopRequests::announce(const std::string& asked, const std::string& terminated) const {
+  of_request.set(asked), of_sigterm.set(terminated);
+  if (any()) answer(received[SIGTERM]);
 }
 
 void StopRequests::decline() {

@@ -18,8 +18,9 @@ class StopRequests {
   StopRequests(const StopRequests&) = delete;
 
   bool any() const;
-  // From now on the first signal prints this line; now, if one has come already. At most 500 bytes of it.
-  void announce(const std::string& line) const;
+  // From now on the first signal prints a line, now if one has come already: `terminated` if it is SIGTERM, which a
+  // launcher also sends to the ranks that are left after one was lost; else `asked`. At most 500 bytes of it.
+  void announce(const std::string& asked, const std::string& terminated) const;
   // For a process that has nothing to save: from now on the signals end it, and so does one that has come already.
   void decline();
 

@@ -82,11 +82,31 @@ MeshSearch::MeshSearch(const Options& asked, const ModelConfig& config, const De
     }
   REQUIRE(weighed_, "--plan mesh: no mesh of %d ranks can train this; the first of them says\n  %s", world,
           refused_.empty() ? "none is wanted" : refused_.c_str());
-  // Speeds are compared in steps of a thousandth. Of equally fast ways the one that needs the least memory comes first.
+  sort();
+  weigh_fp8_gathers();
+}
+
+// Speeds are compared in steps of a thousandth. Of equally fast ways the one that needs the least memory comes first.
+void MeshSearch::sort() {
   const auto order = [](const Way& way) {
     return std::pair(-std::floor(1e3 * std::log(way.plan.tokens_per_second)), way.plan.device);
   };
   std::stable_sort(fitting_.begin(), fitting_.end(), [&](const Way& a, const Way& b) { return order(a) < order(b); });
+}
+
+// Weighs the fastest ways again, with weights that are gathered in FP8. Those that gain nothing stay as they are.
+void MeshSearch::weigh_fp8_gathers() {
+  if (asked_.fp8_all_gather || (asked_.fp8 != "tensorwise" && asked_.fp8 != "delayed")) return;
+  for (size_t i = 0; i < std::min(2 * kRows, fitting_.size()); ++i) {
+    const Way& way = fitting_[i];
+    if (way.mesh.state_shards() == 1 || !way.plan.options.zero_stage) continue;
+    Options gathered = way.plan.options;
+    gathered.fp8_all_gather = true;
+    const Planner planner(gathered, config_, device_, way.mesh, 0, limits_, rates_);
+    const PlanCandidate plan = planner.weighed();
+    if (planner.fits(plan) && plan.tokens_per_second > 1.001 * way.plan.tokens_per_second) fitting_[i].plan = plan;
+  }
+  sort();
 }
 
 void MeshSearch::weigh(const Options& options, const Mesh& mesh) {
@@ -121,18 +141,24 @@ Options MeshSearch::choose(Console& console) const {
   const RunSettings settings = resolve_settings(asked_, config_, device_, 1, 0);
   console.heading(format("--plan mesh: %d meshes weighed, of which %zu fit; %s of %d tokens a step", weighed_,
                          fitting_.size(), counted(settings.G, "sequence").c_str(), settings.T));
+  console.line(format("within %s of the device and %s of the host (%d ranks a node)%s%s",
+                      human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
+                      limits_.host_from.empty() ? "" : "; ", limits_.host_from.c_str()));
   console.line(
-      format("predicted tokens/s of a GPU, and MFU of bf16's peak%s; replicate x shard x context x tensor ranks",
-             settings.fp8.on() ? " (FP8's is twice that peak)" : ""));
+      format("bytes of a rank, predicted tokens/s of a GPU, and MFU of %s's peak; replicate x shard x context x tensor "
+             "ranks; ~ leaves less than 2 GiB of the device",
+             settings.fp8.on() ? "FP8" : "bf16"));
   if (!best.plan.unconfirmed.empty()) console.line("(" + best.plan.unconfirmed + ")");
   console.line(format("%10s %10s %10s %7s %18s", "device", "host", "tokens/s", "MFU", "mesh"));
   for (size_t i = 0; i < std::min(kRows, fitting_.size()); ++i) {
     const Way& way = fitting_[i];
-    console.line(
-        format("%10s %10s %10s %6.1f%% %18s  %s", human_bytes(way.plan.device).c_str(),
-               human_bytes(way.plan.pinned).c_str(), human_count(way.plan.tokens_per_second).c_str(),
-               100 * config_.flops_per_token(settings.T, true) * way.plan.tokens_per_second / device_.bf16_flops,
-               mesh_text(way.mesh).c_str(), words(way).c_str()));
+    const Planner planner(way.plan.options, config_, device_, way.mesh, 0, limits_, rates_);
+    const double peak = device_.bf16_flops * (settings.fp8.on() ? kFp8Peak : 1);
+    console.line(format("%10s %10s %10s %6.1f%% %18s %s %s", human_bytes(way.plan.device).c_str(),
+                        human_bytes(planner.as_run(way.plan).pinned).c_str(),
+                        human_count(way.plan.tokens_per_second).c_str(),
+                        100 * config_.flops_per_token(settings.T, true) * way.plan.tokens_per_second / peak,
+                        mesh_text(way.mesh).c_str(), planner.mark(way.plan), words(way).c_str()));
   }
   console.line(prediction_limits(best.mesh.world_size));
   console.line("chosen: " + words(best));

@@ -4,7 +4,8 @@
 // Tensor parallelism within a node (the divisors of its GPUs); context parallelism of 1, 2, 4, 8, 16; a rank has 1024
 // tokens of a sequence or more, unless there are too few sequences for all ranks. Over the data ranks ZeRO stage 3, 2
 // or 1; stage 3 also over parts of them, halved down to a node. For each the fastest that fits of --plan auto's ways to
-// recompute, to offload, and of micro-batches. What the user asked for (an option that has not its default) is kept.
+// recompute, to offload, and of micro-batches; where --fp8-all-gather can be used, the best are also weighed with it.
+// What the user asked for (an option that has not its default) is kept.
 #pragma once
 
 #include <functional>
@@ -41,6 +42,8 @@ class MeshSearch {
 
  private:
   void weigh(const Options& options, const Mesh& mesh);
+  void sort();
+  void weigh_fp8_gathers();
 
   const Options asked_;  // with the global batch
   const ModelConfig config_;

@@ -15,6 +15,9 @@ namespace {
 // 2 TiB for 8 GPUs, as in DGX and p5 nodes.
 constexpr size_t kHostBytesPerGpu = size_t(256) << 30;
 
+// Of a GPU, below which a plan is called narrow: no GPU has confirmed all that the plan reserves for CUDA and NCCL.
+constexpr size_t kNarrowBytes = size_t(2) << 30;
+
 // Tokens of a micro-batch that a rank computes, at most, unless the default has more. Qwen3-4B in FP8 gains 1.5% by
 // prediction from 8192 to 16384, 0.7% from there to 32768, and 0.4% to 65536.
 constexpr int64_t kMostTokens = 32768;
@@ -55,7 +58,7 @@ MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device
   const size_t host = host_memory_bytes();
   MemoryLimits limits = elsewhere(options, device, ranks_on_node);
   limits.device = std::min(limits.device, device.free_bytes);
-  if (options.host_memory_limit.empty()) limits.host = host / 10 * 9;
+  if (options.host_memory_limit.empty()) limits.host = host / 10 * 9, limits.host_from.clear();
   if (limits.host > host)
     limits.warning = format(
         "--host-memory-limit %s: the system says that this process can have %s of the host\n  the plan counts on %s; a "
@@ -68,9 +71,14 @@ MemoryLimits MemoryLimits::elsewhere(const Options& options, const DeviceInfo& d
   const auto limit = [](const char* option, const std::string& text, size_t otherwise) {
     return text.empty() ? otherwise : size_t(parse_bytes(option, text));
   };
-  return {limit("--memory-limit", options.memory_limit, device.free_bytes),
-          limit("--host-memory-limit", options.host_memory_limit, size_t(ranks_on_node) * kHostBytesPerGpu),
-          ranks_on_node};
+  MemoryLimits limits{
+      limit("--memory-limit", options.memory_limit, device.free_bytes),
+      limit("--host-memory-limit", options.host_memory_limit, size_t(ranks_on_node) * kHostBytesPerGpu / 10 * 9),
+      ranks_on_node};
+  if (options.host_memory_limit.empty())
+    limits.host_from = format("a host is assumed to have %s for each GPU, of which 90%% may be pinned",
+                              human_bytes(kHostBytesPerGpu).c_str());
+  return limits;
 }
 
 Planner::Planner(const Options& options, const ModelConfig& config, const DeviceInfo& device, const Mesh& mesh,
@@ -110,6 +118,7 @@ PlanCandidate Planner::needs(const Options& options, const MemoryPlan& plan) {
 void Planner::predict(PlanCandidate& way) const {
   const RunSettings settings = settings_of(way.options);
   ReplayRates rates = rates_ ? *rates_ : ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
+  if (!is_auto(options_.network_bandwidth)) rates.set_network(options_.network_bandwidth * 1e9);
   rates.ranks_per_node = limits_.ranks_on_node;
   const Replay step = replay_step(config_, trainer_settings(way.options, settings), mesh_, device_,
                                   settings.micro_steps, [&](const Record& record) {
@@ -139,6 +148,12 @@ PlanCandidate Planner::largest_that_fits(Options options) const {
     options.micro_batch = B;
     if (fits(way = needs(options))) break;
   }
+  return way;
+}
+
+PlanCandidate Planner::weighed() const {
+  PlanCandidate way = needs(options_);
+  if (fits(way)) predict(way);
   return way;
 }
 
@@ -192,6 +207,7 @@ Options Planner::choose(Console& console) const {
       format("--plan auto: within %s of the device and %s of the host (%d rank%s a node), predicted tokens/s of a rank",
              human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(), limits_.ranks_on_node,
              limits_.ranks_on_node == 1 ? "" : "s"));
+  if (!limits_.host_from.empty()) console.line(limits_.host_from + "; a rank's bytes:");
   if (device_.bf16_flops == 0)
     console.line(format("(at the rates of an H100: those of %s are not known)", device_.name.c_str()));
   if (!ways[0].unconfirmed.empty()) console.line("(" + ways[0].unconfirmed + ")");
@@ -204,12 +220,13 @@ Options Planner::choose(Console& console) const {
     if (way != best && !std::all_of(told.begin(), told.end(), saves)) continue;
     told.push_back(*way);
     console.line(format("%10s %10s %10s %6.1f%% %s %s", human_bytes(way->device).c_str(),
-                        human_bytes(way->pinned).c_str(), human_count(way->tokens_per_second).c_str(),
-                        100 * (1 - way->tokens_per_second / ways[0].tokens_per_second), fits(*way) ? " " : "!",
+                        human_bytes(as_run(*way).pinned).c_str(), human_count(way->tokens_per_second).c_str(),
+                        100 * (1 - way->tokens_per_second / ways[0].tokens_per_second), mark(*way),
                         words(way->options).c_str()));
   }
   console.line(prediction_limits(mesh_.world_size));
-  console.line("! does not fit; what is slower than another and saves less than 1% of its memory is left out");
+  console.line("! does not fit; ~ leaves less than " + human_bytes(kNarrowBytes) +
+               " of the device; what is slower than another and saves less than 1% of its memory is left out");
   if (best == ways.end())
     throw DoesNotFit(
         "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a larger --tensor-parallel-degree or "
@@ -244,17 +261,47 @@ bool Planner::fits(const RunSettings& settings) const {
   return fits(plan_memory(config_, trainer_settings(options_, settings), mesh_, device_));
 }
 
+void Planner::plan_snapshot(const Options& options, RunSettings& settings) const {
+  if (!settings.saves(options) || !options.checkpoint_async || settings.snapshot) return;
+  settings.snapshot = true;
+  const MemoryPlan plan = plan_memory(config_, trainer_settings(options, settings), mesh_, device_);
+  settings.snapshot = on_host(needs(options, plan)) <= limits_.host;
+}
+
+PlanCandidate Planner::as_run(const PlanCandidate& way) const {
+  RunSettings settings = settings_of(way.options);
+  plan_snapshot(way.options, settings);
+  return needs(way.options, plan_memory(config_, trainer_settings(way.options, settings), mesh_, device_));
+}
+
+const char* Planner::mark(const PlanCandidate& way) const {
+  return !fits(way) ? "!" : device_.gpu && limits_.device - way.device < kNarrowBytes ? "~" : " ";
+}
+
+std::string Planner::narrow(const MemoryPlan& plan) const {
+  if (*mark(needs(options_, plan)) != '~') return "";
+  return format(
+      "%s of the device are left, and what the plan reserves for CUDA and NCCL is an assumption\n--memory-limit %s "
+      "plans with more room",
+      human_bytes(limits_.device - plan.needed_device_bytes()).c_str(),
+      format("%.0fGiB", double(limits_.device - kNarrowBytes) / (1 << 30) - 0.5).c_str());
+}
+
 std::string Planner::verdict(const MemoryPlan& plan) const {
   const PlanCandidate way = needs(options_, plan);
-  std::string host =
-      format("%s of the %s of the host", human_bytes(on_host(way)).c_str(), human_bytes(limits_.host).c_str());
-  if (limits_.ranks_on_node > 1) host += format(", for %d ranks", limits_.ranks_on_node);
-  if (!device_.gpu) host += " (the device's memory included)";
+  const std::string ranks = limits_.ranks_on_node > 1 ? format(", for %d ranks", limits_.ranks_on_node) : "",
+                    included = device_.gpu ? "" : " (the device's memory included)", host = human_bytes(on_host(way)),
+                    hosts = human_bytes(limits_.host), devices = human_bytes(limits_.device),
+                    limited = options_.memory_limit.empty() ? "" : "--memory-limit; ";
   std::string device = human_bytes(way.device);
   if (plan.reserved_bytes()) device += format(" (of which %s reserved)", human_bytes(plan.reserved_bytes()).c_str());
-  return format("it %s: %s%s the %s of %s, %s", fits(way) ? "fits" : "does not fit", device.c_str(),
-                way.device <= limits_.device ? " of" : ", more than", human_bytes(limits_.device).c_str(),
-                device_.name.c_str(), host.c_str());
+  if (fits(way))
+    return format("it fits: %s of the %s %s %s, %s of the %s of the host%s%s", device.c_str(), devices.c_str(),
+                  limited.empty() ? "of" : "(--memory-limit) of", device_.name.c_str(), host.c_str(), hosts.c_str(),
+                  ranks.c_str(), included.c_str());
+  return format("it does not fit: the device needs %s and has %s (%s%s); the host needs %s%s%s and has %s",
+                device.c_str(), devices.c_str(), limited.c_str(), device_.name.c_str(), host.c_str(), ranks.c_str(),
+                included.c_str(), hosts.c_str());
 }
 
 // Returns what the run needs with each option that makes it smaller, and then with several of them together.

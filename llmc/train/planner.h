@@ -23,14 +23,15 @@ struct MemoryLimits {
   size_t device;  // bytes of one rank, the plan's reserve included
   size_t host;    // pinned bytes of all ranks of a node; in the CPU backend also what stands for device memory
   int ranks_on_node;
+  std::string host_from = {};  // what the host's limit follows from, if it is assumed
   std::string warning = {};
 
   // Returns the limits of this machine. The device's limit is its free memory, or less by --memory-limit. The host's is
   // 90% of its memory, or --host-memory-limit. `warning` is set if the host's limit is more than the system says there
   // is.
   static MemoryLimits here(const Options& options, const DeviceInfo& device, int ranks_on_node);
-  // Returns the limits of a node that is not here: its device's memory and 256 GiB of host memory for each rank, or
-  // what the options say.
+  // Returns the limits of a node that is not here: its device's memory and 90% of 256 GiB of host memory for each rank,
+  // or what the options say.
   static MemoryLimits elsewhere(const Options& options, const DeviceInfo& device, int ranks_on_node);
 };
 
@@ -57,6 +58,8 @@ class Planner {
   Options choose(Console& console) const;
   // The first rank chooses, and all ranks return its choice.
   Options choose(Communicator& communicator, Device& device, Console& console) const;
+  // Returns the options as they are, with their memory and, if they fit, their predicted speed.
+  PlanCandidate weighed() const;
   // Returns the fastest of the same ways that fits, and prints nothing; if none fits, the one that is nearest to it.
   PlanCandidate fastest() const;
   // Returns the larger of the parts of both limits that this way takes. Above 1 it does not fit.
@@ -64,6 +67,15 @@ class Planner {
   bool fits(const PlanCandidate& way) const;
   bool fits(const MemoryPlan& plan) const;
   bool fits(const RunSettings& settings) const;
+  // Plans a copy of the state for checkpoints that are saved by default, if the host has room for it.
+  void plan_snapshot(const Options& options, RunSettings& settings) const;
+  // Returns the way with this copy, as a run has it.
+  PlanCandidate as_run(const PlanCandidate& way) const;
+  // Returns a mark for tables, "!" if it does not fit, "~" if it leaves little of a GPU's memory, else " ".
+  const char* mark(const PlanCandidate& way) const;
+  // Returns a warning if the plan leaves little of a GPU's memory, else "".
+  std::string narrow(const MemoryPlan& plan) const;
+  const MemoryLimits& limits() const { return limits_; }
   // "it fits: ..." or "it does not fit: ...", with the sizes.
   std::string verdict(const MemoryPlan& plan) const;
   // Throws DoesNotFit if the plan does not fit, with its largest categories and the options that would save the most.

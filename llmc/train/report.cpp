@@ -17,6 +17,7 @@ std::string step_line(const StepReport& r) {
   std::string line = format("step %*lld/%lld | %s | norm %.2f | lr %.1e | %.0f ms | %s tok/s", width, (long long)r.step,
                             (long long)r.steps, loss.c_str(), r.grad_norm, r.learning_rate, r.seconds * 1e3,
                             human_count(r.tokens / r.seconds).c_str());
+  if (r.gpus > 1) line += format(", %s a GPU", human_count(r.tokens / r.seconds / r.gpus).c_str());
   if (r.mfu > 0) line += format(" | MFU %.1f%% (full %.1f%%)", r.mfu * 100, r.mfu_full * 100);
   if (r.fp8_overflows > 0) line += format(" | %lld FP8 overflows", (long long)r.fp8_overflows);
   if (r.fp8_underflows > 0) line += format(" | %lld FP8 underflows", (long long)r.fp8_underflows);

@@ -19,6 +19,7 @@ struct StepReport {
   double learning_rate;
   double seconds;       // of this step
   double tokens;        // of the global batch
+  int gpus;             // that share it; 0: CPUs do
   int64_t all_tokens;   // of all steps so far, also those before a resume
   double mfu;           // model FLOPs / (time x bf16 peak of all devices), causal; 0 if the peak is not known
   double mfu_full;      // the same with attention counted in full: 6 N + 12 L C T instead of 6 N + 6 L C T
@@ -30,6 +31,7 @@ struct StepReport {
 };
 
 // "step 12/20 | loss 3.141 | norm 0.8 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 43.0% (full 47.2%) | 61.3 GiB | eta 3s"
+// On several GPUs the speed is "365k tok/s, 11.4k a GPU".
 std::string step_line(const StepReport& report);
 // Returns step, loss, grad_norm, lr, step_ms, tokens_per_s, tokens (so far) and, if known, mfu, fp8_overflows and
 // fp8_underflows. A loss or norm that is not finite becomes a string, since JSON has no number for it.

@@ -52,8 +52,10 @@ int64_t sequences_of_epoch(int64_t data_tokens, int T) { return (data_tokens + T
 void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const ModelConfig& config, int ranks,
                    int64_t data_tokens) {
   const int64_t T = is_auto(o.seq_len) ? defaults.T : o.seq_len;
-  REQUIRE(T <= config.max_positions, "--seq-len %lld: model %s has at most %d positions", (long long)T,
-          config.name.c_str(), config.max_positions);
+  REQUIRE(T <= config.max_positions,
+          "--seq-len %lld: model %s has at most %d positions\n  use --seq-len %d or less; to train it on longer ones, "
+          "raise max_position_embeddings in its config.json (a pretrained model also needs rope_parameters that scale)",
+          (long long)T, config.name.c_str(), config.max_positions, config.max_positions);
   s.T = s.context_length = int(T);
   if (is_auto(o.global_batch)) {
     const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
@@ -188,6 +190,19 @@ void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, in
   if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config, data_ranks));
 }
 
+// "learning rate 0.004, warm-up 16 steps: the default; then a cosine to 0.0004"
+std::string describe_rate(const RunSettings& s, const Options& o, const Options& asked, bool loaded) {
+  const auto why = [&](auto field, const char* by_default) {
+    return !is_auto(asked.*field) ? "as asked" : !is_auto(o.*field) ? "as before" : by_default;
+  };
+  const std::string rate =
+      why(&Options::lr, loaded ? "a tenth of the default, for the weights are trained already" : "the default");
+  const std::string warm_up = why(&Options::warmup_steps, is_auto(o.lr) ? rate.c_str() : "the default");
+  return format("learning rate %g%s, warm-up %s: %s; then %s", s.lr, rate == warm_up ? "" : (": " + rate).c_str(),
+                counted(s.warmup_steps, "step").c_str(), warm_up.c_str(),
+                describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str());
+}
+
 void resolve_activations(RunSettings& s, const Options& o) {
   s.activations = {recompute_named(o.recompute), int(o.recompute_every), offload_named(o.activation_offload),
                    int(o.activation_loading_horizon)};
@@ -208,7 +223,7 @@ bool RunSettings::samples_at(int64_t step) const {
 bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && step % val_every == 0; }
 
 RunSettings resolve_settings(const Options& o, const ModelConfig& config, const DeviceInfo& device, int data_ranks,
-                             int64_t data_tokens, bool loaded) {
+                             int64_t data_tokens, bool loaded, const Options* asked) {
   RunSettings s{};
   const Defaults defaults = defaults_of(config);
   resolve_fp8(s, o, config, data_ranks);
@@ -236,11 +251,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
-  s.reasons.push_back(format("learning rate %g, warm-up %s: %s; then %s", s.lr, counted(s.warmup_steps, "step").c_str(),
-                             !is_auto(o.lr) ? "as asked"
-                             : loaded       ? "a tenth of the default, for the weights are trained already"
-                                            : "the default",
-                             describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str()));
+  s.reasons.push_back(describe_rate(s, o, asked ? *asked : o, loaded));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.val_windows = windows_to_measure(s, o);
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;

@@ -51,5 +51,6 @@ TrainerSettings trainer_settings(const Options& options, const RunSettings& sett
 // it evenly, this throws and names batches that they can share. `data_tokens`, the size of the training data, decides
 // the length of a run with --epochs, which counts windows, and bounds its default batch: an epoch has 8 steps or more.
 // `loaded` weights get a lower learning rate by default. What else follows from the model's size is in defaults.h.
+// `asked` are the options of this start alone, if `options` also has those of a run that goes on: for the reasons.
 RunSettings resolve_settings(const Options& options, const ModelConfig& config, const DeviceInfo& device,
-                             int data_ranks, int64_t data_tokens, bool loaded = false);
+                             int data_ranks, int64_t data_tokens, bool loaded = false, const Options* asked = nullptr);

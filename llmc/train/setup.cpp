@@ -98,7 +98,8 @@ void Setup::choose_settings() {
     options = planner->choose(*communicator, device, console);
     planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
   }
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded);
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded,
+                              &command_line);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
   if (trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot) plan_snapshot_if_it_fits();
@@ -107,9 +108,9 @@ void Setup::choose_settings() {
 // Checkpoints by default are written from a copy in the host's memory if all ranks have room for it.
 void Setup::plan_snapshot_if_it_fits() {
   RunSettings with = settings;
-  with.snapshot = true;
+  planner->plan_snapshot(options, with);
   Stream stream(device, "snapshot");
-  settings.snapshot = sum_number(*communicator, stream, !planner->fits(with)) == 0;
+  settings.snapshot = sum_number(*communicator, stream, !with.snapshot) == 0;
 }
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer

@@ -67,13 +67,17 @@ std::string purpose_of(const std::string& stream) {
        stream.c_str());
 }
 
-// Lists the bytes that a rank sends in a step, by collective.
-std::string traffic_of(const Replay& step) {
+// Lists the bytes that a rank sends in a step, by collective, and what of them crosses the network.
+std::string traffic_of(const Replay& step, const ReplayRates& rates) {
   std::string text;
   for (const auto& [what, bytes] : step.sent)
     if (bytes > 0)
       text += format("%s%-20s %-44s %9s", text.empty() ? "" : "\n", purpose_of(what.first).c_str(), what.second.c_str(),
                      human_bytes(uint64_t(bytes)).c_str());
+  if (step.by_card > 0)
+    text += format("\n%-65s %9s = %.2f s at %.4g GB/s", "of which each GPU's network card sends",
+                   human_bytes(uint64_t(step.by_card)).c_str(), step.by_card / rates.network_bytes,
+                   rates.network_bytes * 1e-9);
   return text.empty() ? "nothing" : text;
 }
 
@@ -97,24 +101,36 @@ std::string waits_of(const Replay& step) {
 // The share of such predictions that most published runs on several GPUs reached (dev/docs/predictions.md).
 constexpr double kLittleReached = 0.50, kMuchReached = 0.65;
 
-// Returns the command that trains with these options on such nodes.
+// Returns the command that trains with these options on such nodes: by Slurm, and for few nodes first by ssh.
 std::string train_command(Options options) {
   const int64_t nodes = options.nodes, gpus = options.gpus_per_node;
-  std::string command = "scripts/run";
-  if (nodes == 1) command += format(" -n %lld", (long long)gpus);
-  for (int64_t node = 1; nodes > 1 && nodes <= 4 && node <= nodes; ++node)
-    command += format("%snode%lld:%lld", node == 1 ? " --hosts " : ",", (long long)node, (long long)gpus);
-  if (nodes > 4)
-    command =
-        format("sbatch --nodes %lld --gpus-per-node %lld scripts/train.sbatch", (long long)nodes, (long long)gpus);
+  const std::string slurm =
+      format("sbatch --nodes %lld --gpus-per-node %lld scripts/train.sbatch", (long long)nodes, (long long)gpus);
+  std::string ssh = "scripts/run";
+  if (nodes == 1) ssh += format(" -n %lld", (long long)gpus);
+  for (int64_t node = 1; nodes > 1 && node <= nodes; ++node)
+    ssh += format("%snode%lld:%lld", node == 1 ? " --hosts " : ",", (long long)node, (long long)gpus);
+  std::string given;
   const Options defaults;
   options.dry_run = false, options.nodes = defaults.nodes, options.gpus_per_node = defaults.gpus_per_node;
   options.gpu = defaults.gpu, options.plan = defaults.plan, options.trace = defaults.trace;
+  options.network_bandwidth = defaults.network_bandwidth;
   for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
     const size_t space = option.find(' ');
-    command += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
+    given += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
   }
-  return command;
+  return (nodes <= 4 ? ssh + given + "\n" : "") + slurm + given;
+}
+
+// Returns the bytes of a checkpoint on the disk, and of those that stay.
+std::string checkpoint_sizes(const Options& o, const RunSettings& s, const ModelConfig& config) {
+  const TrainerSettings trainer = trainer_settings(o, s);
+  const double bytes =
+      double(config.parameters()) * double(bytes_of(trainer.state.master) + 2 * bytes_of(trainer.state.moments));
+  const std::string all = o.keep_checkpoints ? format("the newest %lld stay: %s", (long long)o.keep_checkpoints,
+                                                      human_bytes(uint64_t(bytes * double(o.keep_checkpoints))).c_str())
+                                             : "all of them stay";
+  return format("each about %s on the disk; %s", human_bytes(uint64_t(bytes)).c_str(), all.c_str());
 }
 
 // A step of a cluster that is not here.
@@ -177,10 +193,19 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
                format("%s: %s parameters", m.config.name.c_str(), human_count(double(m.config.parameters())).c_str()));
   console.item("ranks", describe_mesh(m.mesh, options, m.config));
   console.item("step", format("%s, %s", describe_step(m.settings, m.mesh).c_str(), dtype_name(m.settings.dtype)));
+  if (is_auto(m.asked.global_batch))
+    console.item("", format("global batch %s: the default; --global-batch N sets another",
+                            counted(m.settings.G, "sequence").c_str()));
   console.item("activations",
                describe_activations(m.settings.activations, m.config, m.settings.fp8, m.mesh.tensor_degree));
   console.item("memory", plan.table());
   console.item("", planner.verdict(plan));
+  if (const std::string narrow = planner.narrow(plan); !narrow.empty()) console.warning(narrow);
+  if (!planner.limits().host_from.empty()) console.item("", planner.limits().host_from);
+  if (m.settings.saves(options)) {
+    console.item("checkpoints", describe_checkpoints(options, m.settings));
+    console.item("", checkpoint_sizes(options, m.settings, m.config));
+  }
   if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && m.mesh.state_shards() > 1)
     console.item("",
                  format("--zero-stage 3 shards weights, gradients and moments over %d ranks", m.mesh.state_shards()));
@@ -189,11 +214,13 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
         "",
         "--plan auto chooses of recompute, offload and micro-batch the fastest that fits, --plan mesh also the "
         "mesh");
-  console.item("sent", traffic_of(m.replayed));
+  console.item("sent", traffic_of(m.replayed, m.rates));
   for (const std::string& remark : idle_options(m.asked, {options, m.settings, m.config, m.device, m.mesh}))
     console.item("", remark);
   if (const std::string unread = unread_options(m.asked); !unread.empty()) console.item("", unread);
 }
+
+bool offloads(const Options& o) { return o.activation_offload != "none" || o.offload_optimizer || o.offload_gradients; }
 
 void print_prediction(const Modelled& m, Console& console) {
   const Replay& step = m.replayed;
@@ -205,14 +232,21 @@ void print_prediction(const Modelled& m, Console& console) {
                       time_text(step.compute, step).c_str(), time_text(step.exposed, step).c_str()));
   if (const std::string unconfirmed = m.rates.unconfirmed(m.used); !unconfirmed.empty())
     console.item("", "(" + unconfirmed + ")");
-  console.item("", mfu_text(m.config, m.settings.T, tokens_per_second, m.device.bf16_flops, m.settings.fp8.on()) +
-                       ", by the data sheet");
+  const double mfu = m.config.flops_per_token(m.settings.T, true) * tokens_per_second / m.device.bf16_flops;
+  const std::string of_bf16 = mfu_text(m.config, m.settings.T, tokens_per_second, m.device.bf16_flops, false);
+  if (m.settings.fp8.on())
+    console.item("", format("MFU %.1f%% of FP8's peak, %.4g TFLOP/s; of bf16's ", 100 * mfu / kFp8Peak,
+                            kFp8Peak * m.device.bf16_flops * 1e-12) +
+                         of_bf16 + ", by the data sheet");
+  else console.item("", of_bf16 + ", by the data sheet");
   if (const std::string waits = waits_of(step); !waits.empty()) console.item("", "it waits " + waits);
   if (m.asked.plan == "as-asked") console.item("", prediction_limits(m.mesh.world_size));  // else it stands above
   if (m.mesh.world_size > 1)
     console.item("", format("%.0f%% to %.0f%% of the prediction would be %s to %s tokens/s a GPU", 100 * kLittleReached,
                             100 * kMuchReached, human_count(kLittleReached * tokens_per_second).c_str(),
                             human_count(kMuchReached * tokens_per_second).c_str()));
+  if (m.mesh.world_size > 1 && offloads(m.options))
+    console.item("", "no published run that was compared offloads: with offload less may be reached");
   if (const std::string length = length_of(m); !length.empty()) console.item("length", length);
 }
 
@@ -224,7 +258,8 @@ std::string prediction_limits(int ranks) {
   if (ranks == 1)
     return "not modelled: " + always +
            "\none H200, whose steps gave the rates, was within 2% of such predictions in bf16, and 3% to 5% slower in "
-           "FP8";
+           "FP8\none H100 was within 1% of them for Llamas of 124M and 8B, and 3% to 11% slower for Qwen2.5 "
+           "(dev/docs/predictions.md)";
   return "not modelled: ranks that are late, what NCCL takes of multiprocessors and memory, short messages, other "
          "traffic "
          "in the network; " +
@@ -245,6 +280,7 @@ bool simulate(const Options& asked, Console& console) {
   const MemoryLimits limits = MemoryLimits::elsewhere(asked, device, ranks);
   ReplayRates rates = ReplayRates::of(device);
   rates.ranks_per_node = ranks;
+  if (!is_auto(asked.network_bandwidth)) rates.set_network(asked.network_bandwidth * 1e9);
   const auto mesh_of = [&](const Options& o) {
     return Mesh::create(world, 0, int(o.tensor_parallel_degree), int(o.context_parallel_degree),
                         int(o.hybrid_shard_degree));
@@ -255,18 +291,14 @@ bool simulate(const Options& asked, Console& console) {
   const Mesh mesh = mesh_of(options);
   const Planner planner(options, config, device, mesh, 0, limits);
   RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
-  if (settings.saves(options) && options.checkpoint_async && !settings.snapshot) {  // as a run would: Setup
-    RunSettings with = settings;
-    with.snapshot = true;
-    if (planner.fits(with)) settings = with;
-  }
+  planner.plan_snapshot(options, settings);  // as a run would: Setup
   const MemoryPlan plan = plan_memory(config, trainer_settings(options, settings), mesh, device);
   Modelled modelled{asked, options, device, config, mesh, settings, rates};
   replay_modelled(modelled);
   print_rank(modelled, plan, planner, console);
   print_prediction(modelled, console);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
-  if (asked.plan == "mesh") console.item("command", train_command(options));
-  if (!planner.fits(plan)) console.warning("it does not fit (see memory above): such a step cannot run");
+  if (planner.fits(plan)) console.item("command", train_command(options));
+  else console.warning("it does not fit (see memory above): such a step cannot run");
   return planner.fits(plan);
 }

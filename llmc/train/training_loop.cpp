@@ -130,11 +130,16 @@ bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requ
 // Makes the first signal print what will happen. A rank of several learns of a request a step later.
 void TrainingLoop::answer_stop_requests() const {
   if (setup_.ranks.rank != 0 || options_.quiet) return;
-  const char* first = setup_.ranks.size == 1 ? "the step under way ends" : "the step under way and up to two more end";
-  stop_requests_.announce(
+  const bool several = setup_.ranks.size > 1;
+  const char* first = several ? "the step under way and up to two more end" : "the step under way ends";
+  const std::string asked =
       options_.checkpoint_on_signal
           ? format("asked to stop: %s, then a checkpoint is saved; a second Ctrl-C ends at once, without it", first)
-          : format("asked to stop: %s; a second Ctrl-C ends at once", first));
+          : format("asked to stop: %s; a second Ctrl-C ends at once", first);
+  const std::string terminated =
+      format("SIGTERM: if all ranks are alive, %s%s; a launcher also sends it after a rank was lost", first,
+             options_.checkpoint_on_signal ? ", then a checkpoint is saved" : "");
+  stop_requests_.announce(asked, several ? terminated : asked);
 }
 
 // ---- measuring and sampling
@@ -247,6 +252,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
+  r.gpus = device.gpu ? setup_.ranks.size : 0;
   r.tokens = double(settings_.step_tokens()), r.all_tokens = r.step * settings_.step_tokens();
   if (device.bf16_flops > 0 && settings_.dtype == DType::bf16) {
     const double tokens_of_peak = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
@@ -337,12 +343,18 @@ Json TrainingLoop::state() const {
 
 // ---- the end
 
+// "trained 160 steps in 17s, 19.6k tokens/s", on several GPUs also of each.
+std::string TrainingLoop::speed_of(int64_t steps) const {
+  const double speed = double(steps) * double(settings_.step_tokens()) / training_seconds_;
+  const int gpus = setup_.device.info().gpu ? setup_.ranks.size : 1;
+  return format("trained %s in %s, %s tokens/s%s", counted(steps, "step").c_str(),
+                human_duration(training_seconds_).c_str(), human_count(speed).c_str(),
+                gpus > 1 ? format(", %s a GPU", human_count(speed / gpus).c_str()).c_str() : "");
+}
+
 void TrainingLoop::report_end(int64_t steps, bool exported) {
   if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
-  if (steps > 0)
-    console_.line(format("trained %s in %s, %s tokens/s", counted(steps, "step").c_str(),
-                         human_duration(training_seconds_).c_str(),
-                         human_count(double(steps) * double(settings_.step_tokens()) / training_seconds_).c_str()));
+  if (steps > 0) console_.line(speed_of(steps));
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
     console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));

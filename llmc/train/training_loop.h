@@ -62,6 +62,7 @@ class TrainingLoop {
   [[noreturn]] void end_not_finite(const StepReport& report);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
+  std::string speed_of(int64_t steps) const;
   bool is_due() const;
   void begin_checkpoint();
   void write_checkpoint();

@@ -140,7 +140,7 @@ def memory(pages):
     names = list(dict.fromkeys(name for plan in plans for name in plan))
     if not names:
         return ""
-    sums = ("device, total", "device and reserve", "pinned host")
+    sums = ("device, total", "device and reserve", "host, total", "pinned host")
     parts = [name for name in names if name not in sums and not name.startswith("host ")]
     parts.sort(key=lambda name: -max(plan.get(name, 0) for plan in plans))
     shade = {name: f"--share:{i / max(1, len(parts) - 1):.2f}" for i, name in enumerate(parts)}
