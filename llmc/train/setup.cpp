@@ -173,10 +173,10 @@ void Setup::prepare_evaluation(WindowRule rule) {
 
 void Setup::measure_held_out(WindowRule rule) {
   const TokenDataset& held_out = *data.held_out;
-  REQUIRE(!options.val_data.empty() || held_out.size() > settings.T,
-          "the last tenth of the training data is held out: %lld tokens, too few for a sequence of %d and a label\n"
-          "  lower --seq-len to %lld or less, name held-out data by --val-data, or measure none: --val-every 0",
-          (long long)held_out.size(), settings.T, (long long)std::max<int64_t>(1, held_out.size() - 1));
+  REQUIRE(!options.val_data.empty() || held_out.size() > 1,
+          "the last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
+          "held-out data by --val-data, or measure none: --val-every 0",
+          (long long)held_out.size());
   evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows, rule), data.held_out_documents,
                            codec);
   if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
