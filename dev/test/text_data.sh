@@ -76,7 +76,7 @@ check "  and warns of nothing" not grep -q "like the rest" log
 check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run
 quick --resume parsed/checkpoints/step-00000001 --export off --out parsed_on
 check "a run that goes on cuts the text as before" [ "$(losses parsed/train.jsonl | tail -n 1)" = "$(losses parsed_on/train.jsonl | tail -n 1)" ]
-refused "it cannot cut it otherwise" '--special-tokens "text" (was "parse")' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
+refused "it cannot cut it otherwise" '--special-tokens text (was parse)' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
 quick --train-data text.txt --special-tokens parse --dry-run
 check "where bytes are tokens it changes nothing" grep -q -- "--special-tokens changes nothing: no text is cut" log
 

@@ -154,6 +154,7 @@ void RunFolder::become_latest() const {
 
 RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
   RunFolder folder;
+  const int64_t trained = logged_steps(path);
   folder.path_ = path;
   const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
   folder.open_log(false);
@@ -167,6 +168,11 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
     REQUIRE(aside && fwrite(rolled_back.data(), 1, rolled_back.size(), aside.get()) == rolled_back.size() &&
                 fflush(aside.get()) == 0,
             "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
+    if (trained > step)
+      folder.moved_.push_back(trained == step + 1
+                                  ? format("step %lld has no checkpoint and is trained again", (long long)trained)
+                                  : format("steps %lld to %lld have no checkpoint and are trained again",
+                                           (long long)step + 1, (long long)trained));
     folder.moved_.push_back(
         format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }
