@@ -7,11 +7,15 @@
 #include "llmc/base/text.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/memory/activation_policy.h"
+#include "llmc/train/chat_prompt.h"
 #include "llmc/train/description.h"
 #include "llmc/train/idle_options.h"
 #include "llmc/train/tuner.h"
 
 namespace {
+
+// Fewer steps than these teach loaded weights no answer by heart, whatever the learning rate.
+constexpr int64_t kFewSteps = 20;
 
 void print_machine(Setup& setup) {
   Console& console = setup.console;
@@ -49,11 +53,16 @@ void print_data(Setup& setup) {
   if (data.held_out)
     console.item(data.train ? "" : "data",
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
+  else if (data.chat)
+    console.item("", "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations");
   else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
     console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
+  if (!setup.prompt_from.empty())
+    console.item("", format("samples begin as the first conversation of the %s data does, up to what is learnt of it",
+                            setup.prompt_from.c_str()));
   if (setup.sampler)
     console.item("", describe_epochs(setup.sampler->windows(), setup.settings.steps * setup.settings.G));
   for (const std::string& remark : data.remarks) console.warning(remark);
@@ -72,12 +81,29 @@ void print_step(Setup& setup) {
   if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
   if (!trains) return;
   for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (setup.model.loaded && setup.data.train->has_masks() && settings.steps < kFewSteps)
+    console.warning(format(
+        "%s at the learning rate %g teach a model that is trained already hardly anything new: more --epochs (or "
+        "--steps), or a higher --lr",
+        counted(settings.steps, "step").c_str(), settings.lr));
   if (settings.warmup_steps > settings.steps)
     console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
                            (long long)settings.warmup_steps, (long long)settings.steps,
                            settings.learning_rate_at(settings.steps - 1)));
   console.item("activations",
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
+}
+
+// Says how --sample-only draws its tokens.
+void print_sampling(Setup& setup) {
+  const Options& o = setup.options;
+  if (!o.sample_only) return;
+  const std::string length = format("up to %s", counted(o.sample_tokens, "token").c_str());
+  setup.console.item("sample", o.temperature == 0
+                                   ? length + ", always the likeliest: temperature 0"
+                                   : format("%s at temperature %g with seed %lld: another --seed draws another text, "
+                                            "--temperature 0 always takes the likeliest token",
+                                            length.c_str(), o.temperature, (long long)o.seed));
 }
 
 // Says when checkpoints are saved, and whether training waits for them.
@@ -102,13 +128,16 @@ void print_checkpoints(Setup& setup) {
 }
 
 void print_options(Setup& setup) {
-  const Options& changed = setup.trains() ? setup.options : setup.command_line;
+  // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
+  const Options& changed = setup.trains() && !setup.start ? setup.options : setup.command_line;
   if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options, setup.settings,     setup.model.config, setup.device.info(),
                        setup.mesh,    setup.model.loaded, measures,           !setup.data.about_text.empty()};
-  for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
+  for (const std::string& remark : idle_options(setup.command_line, facts))
+    setup.trains() ? setup.console.item("", remark) : setup.console.warning(remark);  // which --quiet shows
+  if (const std::string hint = chat_hint(setup.command_line, setup.codec); !hint.empty()) setup.console.warning(hint);
 }
 
 }  // namespace
@@ -119,6 +148,7 @@ void print_banner(Setup& setup, const MemoryPlan& plan) {
   print_model(setup);
   print_data(setup);
   print_step(setup);
+  print_sampling(setup);
   print_checkpoints(setup);
   setup.console.item("memory", plan.table());
   print_options(setup);

@@ -85,11 +85,16 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
     settings.broadcast_token = [&](int32_t token) {
       return int32_t(broadcast_number(*setup.communicator, stream, token));
     };
+  const std::vector<int> ends = config.end_tokens();
+  int64_t left = settings.tokens;
   sample(trainer, config, setup.prompt, settings, [&](int32_t token) {
     add(writer.take(token));
+    left = std::ranges::count(ends, token) ? -1 : left - 1;
     return !stops || !stops();
   });
   add(writer.finish());
   if (shown) setup.console.piece("\n");
+  if (options.chat && options.sample_only && left == 0)
+    setup.console.warning(format("the answer is cut off at --sample-tokens %lld", (long long)options.sample_tokens));
   return text;
 }

@@ -38,8 +38,7 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
-  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
-  prompt = options.chat && samples ? prompt_of_chat() : codec.prompt(options.prompt);
+  choose_prompt();
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
@@ -68,6 +67,23 @@ Options Setup::complete_options(const std::vector<std::string>& arguments) {
 void Setup::open_data() {
   data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
   if (options.check_data) check_data(data, *communicator, device, console);
+}
+
+// Decides how samples begin: with --prompt; without one, if the data has masks, with the beginning of a conversation of
+// the held-out data, else of the training data.
+void Setup::choose_prompt() {
+  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
+  if (options.chat && samples) {
+    prompt = prompt_of_chat();
+    return;
+  }
+  if (trains() && samples && options.prompt.empty() && data.train->has_masks()) {
+    const bool held_out = data.held_out && data.held_out->has_masks();
+    prompt = held_out ? beginning_of_conversation(*data.held_out, data.held_out_documents, settings.T)
+                      : beginning_of_conversation(*data.train, data.documents, settings.T);
+    if (!prompt.empty()) prompt_from = held_out ? "held-out" : "training";
+  }
+  if (prompt.empty()) prompt = codec.prompt(options.prompt);
 }
 
 // Returns the tokens that the first rank renders: a template may ask for the time.

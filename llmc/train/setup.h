@@ -49,6 +49,7 @@ struct Setup {
   std::optional<Planner> planner;
   RunSettings settings;
   std::vector<int32_t> prompt;     // of samples
+  std::string prompt_from;         // "held-out" or "training", if it is from that data
   std::optional<Sampler> sampler;  // of a training, as is `identity`
   std::optional<DataIdentity> identity;
   std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
@@ -73,6 +74,7 @@ struct Setup {
   std::optional<Checkpoint> open_start();
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
+  void choose_prompt();
   std::vector<int32_t> prompt_of_chat();
   void choose_settings();
   void plan_snapshot_if_it_fits();
