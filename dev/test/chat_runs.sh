@@ -49,13 +49,14 @@ check "held-out conversations that are fewer tokens than a sequence are measured
 check "  in one that is not full" [ "$(numbers tuned val_loss | wc -l)" -ge 2 ]
 
 echo "-- samples of a training"
-check "they begin with the question of a held-out conversation" says tuned "samples begin as the first conversation of the held-out data does"
+check "they begin with the question of a held-out conversation" says tuned "samples    begin as the first conversation of the held-out data does"
 check "  as the template renders it" eval 'grep -A 3 "^sample after training" tuned.txt | tr "\n" "|" | grep -qF "|user|Say 1assistant|"'
 run trained 1 --steps 1 --packed-documents on --train-data 'data/*_train_*.bin'
 check "  without one, of one that is trained on" eval 'says trained "conversation of the training data" && grep -A 2 "^sample after" trained.txt | grep -qx "Say 3assistant"'
 run prompted 1 "${chats[@]}" --steps 1 --prompt 'KING'
-check "  or with --prompt" eval 'says_not prompted "samples begin" && grep -A 1 "^sample after" prompted.txt | grep -q "^KING"'
+check "  or with --prompt" eval 'says_not prompted "begin as the first" && grep -A 1 "^sample after" prompted.txt | grep -q "^KING"'
 check "the end tells how to talk to the model" says tuned "talk to it: ./train_llama --model $scratch/tuned --sample-only --quiet --chat --prompt"
+check "  and the card of the export, how to do so in PyTorch" grep -q 'tokenizer.apply_chat_template(\[{"role": "user"' tuned/export/README.md
 check "what holds conversations out is told" says trained "nothing is held out: dev/data/prepare --val-fraction"
 
 echo "-- too few steps"
@@ -77,12 +78,12 @@ echo "-- questions"
 # ask OPTIONS…: of the trained model; $scratch/asked.txt has what it says, warnings, too.
 ask() { resume asked 1 none --model tuned --sample-only --sample-tokens 3 "$@"; }
 ask --prompt 'Say 7' --temperature 0.5 --seed 3
-check "the banner shows how tokens are drawn" says asked "sample     up to 3 tokens at temperature 0.5 with seed 3"
+check "the banner shows how tokens are drawn" says asked "drawn      at temperature 0.5 with seed 3"
 check "a model that has a chat template is asked with --chat: told" says asked "warning: the model has a chat template, and --prompt is continued as it stands: --chat"
 ask --quiet --prompt 'Say 7' --system 'Be brief' --temperature 0
 check "an option that changes nothing is told, even with --quiet" says asked "warning: --system changes nothing: --chat is off"
 ask --prompt '<|reserved_special_token_0|>user' --temperature 0
-check "  a prompt in the template's form needs no hint" eval 'says_not asked "has a chat template" && says asked "always the likeliest: temperature 0"'
+check "  a prompt in the template's form needs no hint" eval 'says_not asked "has a chat template" && says asked "always the likeliest token: temperature 0"'
 if "$train" --model tuned --sample-only --sample-tokens 3 --temperature 0 --quiet --chat --prompt 'Say 7' >asked.txt 2>&1; then
   check "an answer without an end is told" says asked "warning: the answer is cut off at --sample-tokens 3"
   run forgot 1 "${chats[@]}" --steps 1 --chat --prompt 'Say 7'

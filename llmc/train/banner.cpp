@@ -60,9 +60,6 @@ void print_data(Setup& setup) {
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
     console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
-  if (!setup.prompt_from.empty())
-    console.item("", format("samples begin as the first conversation of the %s data does, up to what is learnt of it",
-                            setup.prompt_from.c_str()));
   if (setup.sampler)
     console.item("", describe_epochs(setup.sampler->windows(), setup.settings.steps * setup.settings.G));
   for (const std::string& remark : data.remarks) console.warning(remark);
@@ -94,16 +91,19 @@ void print_step(Setup& setup) {
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }
 
-// Says how --sample-only draws its tokens.
-void print_sampling(Setup& setup) {
+// Says what the samples of a training begin with, if it is of the data, and how --sample-only draws its tokens.
+void print_samples(Setup& setup) {
   const Options& o = setup.options;
-  if (!o.sample_only) return;
-  const std::string length = format("up to %s", counted(o.sample_tokens, "token").c_str());
-  setup.console.item("sample", o.temperature == 0
-                                   ? length + ", always the likeliest: temperature 0"
-                                   : format("%s at temperature %g with seed %lld: another --seed draws another text, "
-                                            "--temperature 0 always takes the likeliest token",
-                                            length.c_str(), o.temperature, (long long)o.seed));
+  if (!setup.prompt_from.empty())
+    setup.console.item("samples",
+                       format("begin as the first conversation of the %s data does, up to what is learnt of it",
+                              setup.prompt_from.c_str()));
+  if (o.sample_only)
+    setup.console.item("drawn", o.temperature == 0
+                                    ? "always the likeliest token: temperature 0"
+                                    : format("at temperature %g with seed %lld: another --seed draws another text, "
+                                             "--temperature 0 always the likeliest token",
+                                             o.temperature, (long long)o.seed));
 }
 
 // Says when checkpoints are saved, and whether training waits for them.
@@ -148,7 +148,7 @@ void print_banner(Setup& setup, const MemoryPlan& plan) {
   print_model(setup);
   print_data(setup);
   print_step(setup);
-  print_sampling(setup);
+  print_samples(setup);
   print_checkpoints(setup);
   setup.console.item("memory", plan.table());
   print_options(setup);

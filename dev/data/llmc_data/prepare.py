@@ -12,14 +12,16 @@ from llmc_data.conversion import Conversion
 from llmc_data.download import cache_folder
 from llmc_data.encode import Encoding
 from llmc_data.errors import DataError, exit_code
+from llmc_data.example import example
 from llmc_data.readers import READERS, Reading, names_of_rows
 from llmc_data.shards import MAX_TOKENS
 from llmc_data.sources import Source, resolve
-from llmc_data.template import ChatTemplate, find_template
+from llmc_data.template import ChatTemplate, find_template, has_template
 from llmc_data.tokenizer import open_tokenizer
 from llmc_data.unchanged import refuse_changed
 
 EMPTY_NAMED = 8  # of the files
+SEQUENCE = 512  # tokens that a line which trains on conversations names
 
 
 def number_of_tokens(text: str) -> int:
@@ -255,15 +257,26 @@ def summary(content: dict, options: argparse.Namespace) -> str:
         lines.append(
             "the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash"
         )
-    shards = {split: shlex.quote(f"{folder}/{content['name']}_{split}_*.bin") for split in ("train", "val")}
-    val = f" --val-data {shards['val']}" if "val" in content["splits"] else ""
-    model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
-    packed = " --packed-documents on" * (
-        content["delimiter"] is not None and any("learnt" in of for of in content["splits"].values())
-    )
-    train = "./train_llama" + f" --model {shlex.quote(str(model))}" * (model is not None) + packed
-    lines.append(f"{train} --train-data {shards['train']}{val}")
+    lines.append(training_command(content, options))
     return "\n".join(lines)
+
+
+def training_command(content: dict, options: argparse.Namespace) -> str:
+    """It trains on the shards. Of conversations, and a model's folder with weights, with the numbers of README.md."""
+    shards = {split: shlex.quote(f"{options.out}/{content['name']}_{split}_*.bin") for split in ("train", "val")}
+    command, model = "./train_llama", options.tokenizer
+    has_model = model is not None and (model / "config.json").is_file()
+    if has_model:
+        command += f" --model {shlex.quote(str(model))}"
+    command += f" --train-data {shards['train']}"
+    if "val" in content["splits"]:
+        command += f" --val-data {shards['val']}"
+    if content["delimiter"] and any("learnt" in of for of in content["splits"].values()):
+        command += " --packed-documents on"
+    tokens = content["splits"].get("train", {"tokens": 0})["tokens"]
+    if options.chat and has_model and any(model.glob("*.safetensors")) and tokens > 1:
+        command += f" --seq-len {min(SEQUENCE, tokens - 1)} --epochs 4 --lr 3e-4 --out runs/tuned"
+    return command
 
 
 def remarks(content: dict) -> list[str]:
@@ -310,6 +323,10 @@ def main() -> None:
             print(f"{options.out} is complete already")
         else:
             content = conversion.run()
+    if options.chat:
+        print("\n".join(example(content, options.out, conversion.tokenizer)))
+    elif conversion.encoding.kind == rows.COMPLETION and has_template(conversion.tokenizer):
+        print("the tokenizer has a chat template, which these prompts and completions lack: --chat renders them with it")
     print(summary(content, options))
 
 
