@@ -21,7 +21,8 @@ from llmc_data.tokenizer import open_tokenizer
 from llmc_data.unchanged import refuse_changed
 
 EMPTY_NAMED = 8  # of the files
-SEQUENCE = 512  # tokens that a line which trains on conversations names
+SEQUENCE, EPOCHS = 512, 4  # of the line that trains on conversations, if they are many: README.md's
+FEWEST_STEPS = 24  # of that line: few conversations need more epochs
 
 
 def number_of_tokens(text: str) -> int:
@@ -262,7 +263,7 @@ def summary(content: dict, options: argparse.Namespace) -> str:
 
 
 def training_command(content: dict, options: argparse.Namespace) -> str:
-    """It trains on the shards. Of conversations, and a model's folder with weights, with the numbers of README.md."""
+    """It trains on the shards. Of conversations, and a model's folder with weights, with README.md's numbers."""
     shards = {split: shlex.quote(f"{options.out}/{content['name']}_{split}_*.bin") for split in ("train", "val")}
     command, model = "./train_llama", options.tokenizer
     has_model = model is not None and (model / "config.json").is_file()
@@ -275,7 +276,10 @@ def training_command(content: dict, options: argparse.Namespace) -> str:
         command += " --packed-documents on"
     tokens = content["splits"].get("train", {"tokens": 0})["tokens"]
     if options.chat and has_model and any(model.glob("*.safetensors")) and tokens > 1:
-        command += f" --seq-len {min(SEQUENCE, tokens - 1)} --epochs 4 --lr 3e-4 --out runs/tuned"
+        length = min(SEQUENCE, tokens - 1)
+        sequences = -(-tokens // length)  # of which so few make an epoch that a step has one
+        epochs = max(EPOCHS, -(-FEWEST_STEPS // sequences))
+        command += f" --seq-len {length} --epochs {epochs} --lr 3e-4 --out runs/tuned"
     return command
 
 
