@@ -353,7 +353,10 @@ $(call remember,$B/programs,$(PROGRAMS) $(call program_of,$(DEV_SOURCES)))
 remove_old = { $(if $(filter llmc/%,$<),xargs rm -f <$B/programs,rm -f $(call program_of,$<)); exit 1; }
 
 programs: $(PROGRAMS) $(LIBRARY)
+BUILT := # the programs that this make has linked
+READY := $(if $(SANITIZE)$(EMULATOR),$B/,./)train_llama
 all: programs $(notdir $(PROGRAMS))
+	@$(if $(filter $(PROGRAMS),$(BUILT)),$(if $(filter-out all,$(GOALS)),,echo "built $(READY); try: $(READY) --steps 20"))
 # train_llama and test_llama here are links to this build's.
 .PHONY: $(notdir $(PROGRAMS))
 $(notdir $(PROGRAMS)): %: $B/%
@@ -391,7 +394,7 @@ $(LIBRARY) $(KERNEL_LIBRARY):
 $B/train_llama: $(BUILD_OBJECT)
 define program # (the program, its source, the library)
 $1: $B/obj/$2.o $3 | $(BUILD_OBJECT)
-	@mkdir -p $$(@D)
+	@mkdir -p $$(@D)$$(eval BUILT += $$@)
 	$Q$(LINK) $$(sort $$(filter %.o,$$^) $(BUILD_OBJECT)) $3 $$(LIBS) -o $$@
 endef
 BELOW_MODEL := $(KERNEL_SOURCES) dev/test/kernel_reports.cu

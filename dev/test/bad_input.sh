@@ -27,6 +27,8 @@ shard("unused/train_000000.bin")
 shard("swapped/good.bin")
 shard("silent/good.bin")
 shard("silent/good.mask", bytes(1000), magic=20241121)  # no token is learnt
+for name, magic in ("weights", 20240326), ("tokenizer", 20240328), ("questions", 20240522):
+    shard(f"llmc_{name}.bin", magic=magic)
 shard("quiet/good.bin")
 shard("quiet/good.mask", bytes(999) + b"\1", magic=20241121)  # one is
 END
@@ -70,7 +72,8 @@ done
 cp good/export/model.safetensors lonely.safetensors
 sed 's/"vocab_size": 256/"vocab_size": 300/' good/export/config.json >large.json
 check "a model of 300 tokens" trains --model large.json "${small[@]:2}" --train-data good.bin --out large
-mkdir full begun tiny other_vocabulary
+mkdir -p full begun tiny other_vocabulary deep/er held
+cp text.txt held/val.txt
 touch full/something begun/train.jsonl
 printf '{"model": {"type": "BPE"}}' >tiny/tokenizer.json
 cp "$root/dev/test/tokenizers/llama3.json" other_vocabulary/tokenizer.json
@@ -98,12 +101,30 @@ text for weights of another vocabulary|vocabulary of 300|--model large/export
 weights without a config.json|there is no config.json beside it|--model lonely.safetensors
 weights that are not the folder's|other.safetensors is none of the weights of named|--model named/other.safetensors
 a run that has no weights|neither an export nor a checkpoint|--model begun
-shards with more tokens than the model|"vocab_size": 300}|--train-data own/*.bin
-held-out shards with more tokens than the weights|own have a vocabulary of 300 tokens and use token 299: the model good/export has 256|--model good/export --val-data own/*.bin
+shards with more tokens than the model|token 0 is 299|--train-data own/*.bin --vocab-size 256
+  whose manifest says how many|with random weights --vocab-size 300, as many as own/manifest.json has|--train-data own/*.bin --vocab-size 256
+held-out shards with more tokens than the weights|own/train_000000.bin: token 0 is 299|--model good/export --val-data own/*.bin
 a vocabulary for weights|--vocab-size 300: the weights of good/export have 256 tokens|--model good --vocab-size 300
 no such model|did you mean llama3-8b|--model llama3-8
-a tokenizer of another vocabulary|tokens, the model tiny 256|--tokenizer other_vocabulary
-a prompt with a token that the model lacks|other_vocabulary/tokenizer.json has 1514 tokens, the model good/export 256|--tokenizer other_vocabulary --model good/export --sample-only --prompt x
+a tokenizer of another vocabulary|vocabulary of 256: with random weights --vocab-size 1514, as many as other_vocabulary/tokenizer.json has|--tokenizer other_vocabulary --vocab-size 256
+  whose first token is not the text's|the document's first token|--tokenizer other_vocabulary --vocab-size 256
+llm.c's shards for a model of bytes|with random weights --vocab-size 50304, as many as a model of GPT-2's tokens has|--train-data token.bin --check-data
+a tokenizer that is not there|hf download openai-community/gpt2 --local-dir gpt2 --include '*.json', then --tokenizer gpt2|--tokenizer GPT2
+  and is no name of the hub|hf download OWNER/NAME --local-dir NAME|--tokenizer nothing
+  a folder that has none|--tokenizer full: there is no full/tokenizer.json|--tokenizer full
+a tokenizer's folder as the model|for its tokenizer: --tokenizer other_vocabulary|--model other_vocabulary
+llm.c's weights as the model|this is llm.c's weights of GPT-2|--model llmc_weights.bin
+llm.c's tokenizer|this is llm.c's tokenizer of GPT-2|--tokenizer llmc_tokenizer.bin
+llm.c's questions|this is llm.c's questions|--eval-choices llmc_questions.bin
+llm.c's questions as data|this is llm.c's questions|--train-data llmc_questions.bin
+a shard as the model|this is a shard of tokens|--model good.bin
+several texts in a list|several files are one pattern: '{text.txt,good.bin}'|--train-data text.txt,good.bin
+a name that only dev/data knows|dev/data/prepare tinystories --tokenizer DIR --out DIR|--train-data tinystories
+a folder that has only folders|as 'deep/*/*.txt'|--train-data deep
+a folder that has only validation files|by their names all its files are for validation, as held/val.txt|--train-data held
+a run that saved no checkpoint|there is no complete checkpoint|--resume good
+  and one that is not there|there is no such folder|--resume nowhere
+a prompt with a token that the model lacks|as many as other_vocabulary/tokenizer.json has; with loaded weights data of their own tokenizer|--tokenizer other_vocabulary --model good/export --sample-only --prompt x
 a tokenizer that is not supported, found, and a prompt|"normalizer" has the type "Precompiled"|--model precompiled --sample-only --prompt x
 a tokenizer that is not supported, found, and questions|"normalizer" has the type "Precompiled"|--model precompiled --eval-choices questions.jsonl
 a tokenizer that is not supported, found, and a text|"normalizer" has the type "Precompiled"|--model precompiled --train-data text.txt
@@ -201,15 +222,19 @@ for name in good good/export/model.safetensors; do
   check "--model $name" trains --dry-run --model $name
   check "  is the export" said "weights of good/export: "
 done
+check "a run that saves a checkpoint" trains "${small[@]}" --checkpoint-every 1 --export off --out runs/saved
+refused "--resume of another run names it" "name a run that has some, or one of these: runs/saved/checkpoints/step-00000001" "$train" --resume good
 own=(--train-data 'own/*.bin' --seq-len 16 --global-batch 1)
-refused "shards of a vocabulary of their own" '{"hidden_size' "$train" --dry-run "${own[@]}"
-grep -o '{"hidden_size.*}' refused >advised.json
-check "  the model that is advised for them is one" trains --dry-run "${own[@]}" --model advised.json
-check "  --vocab-size makes a preset one" trains "${short[@]}" --layers 1 "${own[@]}" --vocab-size 300 --out own_run
-check "  which its export says" grep -q '"vocab_size": 300' own_run/export/config.json
-check "shards whose vocabulary is larger train if they use no such token" trains "${small[@]}" --train-data 'unused/*.bin' --out unused_run
+check "a preset of bytes has the vocabulary of the shards' manifest" trains "${short[@]}" --layers 1 "${own[@]}" --out own_run
+check "  as the banner says" said "random weights (normal), 1 of 4 layers, 300 tokens as own/manifest.json has"
+check "  and its export" grep -q '"vocab_size": 300' own_run/export/config.json
+check "  or the tokenizer's" trains --dry-run --tokenizer other_vocabulary
+check "  as the banner says" said "1514 tokens as other_vocabulary/tokenizer.json has"
+check "  a published model keeps its own" trains --dry-run --model smollm2-135m --layers 1 --tokenizer other_vocabulary --train-data good.bin --seq-len 16
+check "  as the banner says" said "vocabulary 49152"
+check "shards whose vocabulary is larger train if they use no such token" trains "${small[@]}" --train-data 'unused/*.bin' --vocab-size 256 --out unused_run
 check "  also weights" trains "${short[@]}" --model good/export "${own[@]:2}" --train-data 'unused/*.bin' --out unused_weights
-check "  and a tokenizer with more tokens is no hindrance" trains "${small[@]}" --train-data good.bin --tokenizer other_vocabulary --out other_run
+check "  and a tokenizer with more tokens is no hindrance" trains "${small[@]}" --train-data good.bin --tokenizer other_vocabulary --vocab-size 256 --out other_run
 check "  the banner says so" said "1514 tokens, of which the model has 256"
 check "--vocab-size drops tokens that are no longer there" trains --dry-run --model llama3.2-1b --vocab-size 500 "${small[@]}"
 check "  as the banner says" said "vocabulary 500"

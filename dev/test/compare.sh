@@ -68,7 +68,8 @@ check "the CSV's figures follow from train.jsonl" same_figures
 check "the losses are those of step 6, the last that all have" eval '[ "$(cut -d, -f16 table.csv | uniq | tr "\n" " ")" = "loss_step 6 " ]'
 check "each run's own steps are timed" eval '[ "$(cut -d, -f10,11 table.csv | tail -n +2 | tr "\n" " ")" = "3,7 3,6 3,6 3,6 3,8 " ]'
 cell() { awk -F ' *\\| *' -v run="$1" -v column="$2" '/^\| run/ { for (i = 2; i < NF; i++) if ($i == column) at = i } $2 == run { print $at }' table.md; }
-check "Markdown: the loss" eval '[ "$(cell fp8-2 "loss after 6 steps")" = "$(printf %.4f "$(loss fp8-2)")" ]'
+check "Markdown: the loss" eval '[ "$(cell fp8-2 "training loss of step 6")" = "$(printf %.4f "$(loss fp8-2)")" ]'
+check "  no held-out loss where none was measured" not grep -q "| held-out" table.md
 check "  faster or slower in FP8" eval '[ "$(cell fp8-2 "FP8 beside bf16")" = "$(awk -v x="$(percent "$speed_fp8_2" "$speed_bf16_2")" "BEGIN { printf \"%.1f%% %s\", x < 0 ? -x : x, x < 0 ? \"slower\" : \"faster\" }")" ]'
 check "  ranks, not GPUs, on a CPU" eval '[ "$(cell bf16-2 ranks)" = 2 ] && ! grep -q GPU table.md'
 check "  other options that differ" grep -qF -- "- \`--zero-stage\`: 0 (bf16-1, fp8-1, fp32-2, bf16-2), 3 (fp8-2)" table.md
@@ -76,6 +77,15 @@ check "  speeds of few steps" grep -qF "steps were timed, so the speed is a roug
 check "the picture has a bar for each run" eval '[ "$(grep -c "<rect x=" speeds.svg)" = 5 ] && python3 -c "import sys, xml.dom.minidom as x; x.parse(sys.argv[1])" speeds.svg'
 compare "${names[@]}" --warm-up 2 --step 3 --csv third.csv >/dev/null
 check "--step" eval '[ "$(sed -n 2p third.csv | cut -d, -f16,17)" = "3,$(losses bf16-1/train.jsonl | sed -n "s/^3 //p")" ]'
+
+edited once bf16-1 'lines += [dict(step=0, val_loss=5.5), dict(step=6, val_loss=2.25)]'
+edited twice fp8-1 'lines += [dict(step=0, val_loss=5.5), dict(step=6, val_loss=2.125)]'
+edited early fp8-2 'lines += [dict(step=4, val_loss=3.5), dict(step=8, val_loss=1.5)]'
+compare once twice --warm-up 2 >table.md
+check "the held-out loss, where all measured it at one step" [ "$(cell once "held-out loss after 6 steps") $(cell twice "held-out loss after 6 steps")" = "2.2500 2.1250" ]
+compare once early fp32-2 --warm-up 2 --csv held_out.csv >table.md
+check "  else the last one until the common step, with its step" eval '[ "$(cell once "held-out loss") $(cell early "held-out loss") $(cell fp32-2 "held-out loss")" = "2.2500 (step 6) 3.5000 (step 4) –" ]'
+check "  also as CSV" [ "$(cut -d, -f18,19 held_out.csv | tr "\n" " ")" = "held_out_step,held_out_loss 6,2.25 4,3.5 , " ]
 
 echo "-- a run that goes on"
 ranks 2 "$train" --resume auto --steps 10 --out bf16-1 >resumed.txt 2>&1 || { cat resumed.txt && fail "resume"; }

@@ -22,6 +22,8 @@ measure() {
 measure one 1
 check "--eval-only measures" grep -q "10 choices | acc 0\.[0-9]* | acc_norm 0\.[0-9]* | acc_norm_tokens 0\." "$scratch/one"
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$scratch/end.json")
+check "  and says what a guess gets right" grep -q "| acc_norm_tokens 0\.[0-9]* | chance 0\.2500$" "$scratch/one"
+check "  and how long its sequences are" says measured "in sequences of 160 tokens"
 check "  what the run measured at its end" \
   same_figures <(printf 'held-out loss %.4f\n' "$loss") <(grep -o 'held-out loss [0-9.]*' "$scratch/one")
 for words in 2 4 "4 --tensor-parallel-degree 2 --context-parallel-degree 2" "1 --micro-batch 3"; do
@@ -30,6 +32,10 @@ for words in 2 4 "4 --tensor-parallel-degree 2 --context-parallel-degree 2" "1 -
   check "the same on other ranks or micro-batches: $words" same_figures "$scratch/one" "$scratch/more"
 done
 measure more 1 --eval-format llm.c
+{ cat "$items" && for _ in 1 2 3 4 5 6 7 8 9 10; do echo '{"ctx": "a", "endings": ["b", "c"], "label": 1}'; done; } >"$scratch/mixed.jsonl"
+resume mixed 2 none --model "$scratch/run/export" --eval-only --seq-len 160 --val-tokens 160 --eval-choices "$scratch/mixed.jsonl"
+check "a guess among 4 and among 2" says mixed "20 choices | acc "
+check "  gets their mean right" says mixed " | chance 0.3750"
 check "llm.c's way to build the text" grep -q "10 choices | acc 0" "$scratch/more"
 # A mark of WikiHow's makes an ending unlikely, for the one who leaves it there.
 printf '{"activity_label": "x", "ctx_a": "y", "ctx_b": "", "ctx": "y", "endings": ["[%090d] z", "and so it goes on"], "label": 0}\n' 0 >"$scratch/marked.jsonl"
@@ -126,6 +132,20 @@ cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"
 run named 1 --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$scratch/bytes.json"
 check "a tokenizer by another name is read" says named "$scratch/bytes.json, 256 tokens"
 check "  and exported" cmp "$scratch/bytes.json" "$scratch/named/export/tokenizer.json"
+
+# A run whose documents were packed is measured without that only with a warning.
+run packed 1 --layers 1 --seq-len 32 --global-batch 2 --steps 1 --sample-every 0 --train-data "$scratch/bytes.bin" --val-data "$scratch/bytes.bin" \
+  --val-tokens 0 --packed-documents --document-token 255
+packed="trained with --packed-documents, and is measured without it"
+for model in packed packed/export packed/export/; do
+  bits_of 1 --model "$scratch/$model" --seq-len 32 --val-data "$scratch/bytes.bin"
+  check "$model without packed documents is a warning" says all "$scratch/$model was $packed"
+done
+bits_of 1 --model "$scratch/packed" --seq-len 32 --val-data "$scratch/bytes.bin" --packed-documents --document-token 255
+check "  not with them" says_not all "$packed"
+check "  as its run measured it" [ "$(grep -o 'held-out loss [0-9.]*' "$scratch/all.txt")" = "$(grep -o 'held-out loss [0-9.]*' "$scratch/packed.txt" | tail -n 1)" ]
+bits_of 1 --model "$scratch/named/export" --seq-len 16 --val-data "$scratch/short.txt"
+check "  nor of a run without them" says_not all "$packed"
 
 run longer 1 --layers 1 --seq-len 32 --global-batch 2 --steps 4 --checkpoint-every 4 --sample-every 0 --export off
 measured=$(grep -o "of which .* are measured" "$scratch/longer.txt")

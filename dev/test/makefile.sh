@@ -56,12 +56,16 @@ unset WERROR # CI's
 
 compiles "llmc/base/answer.cpp llmc/kernels/twice.cu test_llama.cu train_llama.cu"
 check "  it says for which device, and why" said 'Building for the CPU in build/cpu' 'because DEVICE=cpu asks for it'
+built='built ./train_llama; try: ./train_llama --steps 20'
+check "  it ends with what was built, and what to try" [ "$(tail -n 1 "$scratch/out.txt")" = "$built" ]
 prints "cpu 42" ./train_llama
 prints "cpu 42" ./test_llama
 compiles "dev/kernels/twice.cu dev/test/doctest_main.cpp dev/test/test_answer.cpp" kernels tests
 prints "cpu 42" build/cpu/kernels/twice
 check "  a test passes" build/cpu/test/test_answer
 
+compiles ""
+check "  nothing was built, and nothing is said of it" not said "$built"
 compiles "" all kernels tests
 # Of the processor, for others may keep it from this test.
 took=$(TIMEFORMAT='%U %S' && { time make -j1 all kernels tests >/dev/null; } 2>&1 | awk '{ print int(1000 * ($1 + $2)) }')
@@ -70,6 +74,8 @@ touch llmc/kernels/twice.cuh
 compiles "llmc/kernels/twice.cu" all kernels tests
 echo 'int answer() { return 43; }' >llmc/base/answer.cpp
 compiles "llmc/base/answer.cpp" build/cpu/kernels/twice
+makes 0 all kernels
+check "  of programs among other goals nothing is said" not said "$built"
 prints "cpu 43" build/cpu/kernels/twice
 compiles "dev/kernels/twice.cu llmc/base/answer.cpp llmc/kernels/twice.cu" CPPFLAGS=-DUNUSED build/cpu/kernels/twice
 makes 0

@@ -150,8 +150,9 @@ TEST_CASE("a file that is none says where") {
   says(refusal(good + "\n" + R"({"ctx": "a", "label": 0})"), "c.jsonl:2 has no key \"endings\"");
   says(refusal(R"({"endings": ["b", "c"], "label": 0})"), "c.jsonl:1 has no key \"ctx\"");
   says(refusal(R"({"ctx": "a", "endings": ["b", "c"]})"), "c.jsonl:1 has no key \"label\"");
-  says(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": 2})"), "label 2 of 2 endings");
-  says(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": "x"})"), "of 2 endings");
+  says(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": 2})"), "label 2, and there are 2 endings",
+       "from 0 to 1");
+  says(refusal(R"({"ctx": "a", "endings": ["b", "c"], "label": "x"})"), "there are 2 endings");
   says(refusal(R"({"ctx": "a", "endings": ["b"], "label": 0})"), "1 endings, expected at least 2");
   says(refusal(R"({"ctx": "", "endings": ["b", "c"], "label": 0})"), "c.jsonl:1: ");
   says(refusal("{\"ctx\": \"a\", "), "c.jsonl:1");

@@ -162,7 +162,7 @@ TEST_CASE("a shard that is not whole: its header, magic, version and number of t
        "the file has 1023 bytes",
        {"expected a header of 1024 bytes", "cut short; fetch it again"}},
       {"To be, or not to be\n", "20 bytes of what looks like plain text", {"expected a header of 1024 bytes", rename}},
-      {header_bytes(20240326, 3, 5) + ten, "wrong magic 20240326", {expected, "llm.c's dev/data scripts"}},
+      {header_bytes(20240326, 3, 5) + ten, "wrong magic 20240326", {expected, "llm.c's weights of GPT-2"}},
       {header_bytes(swapped(20240520), 0x01000000, 0x05000000) + ten,
        format("magic %d is 20240520 with its bytes swapped", swapped(20240520)),
        {expected, "big-endian", "write it again little-endian"}},
@@ -229,7 +229,7 @@ TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
   }
   const std::string text = write_file(folder / "t.txt", "abcz\xc3\xa9");
   check_message(check_error(text, 128), "text " + text + ": token 4 is 195", "vocabulary of 128",
-                "a model of 256 tokens");
+                "--vocab-size 256, as many as a text of bytes has");
   CHECK(check_error(text, 196) == "");
   check_message(open_error(text, 0), "cannot open '" + text + "' for a vocabulary of 0 tokens");
 }

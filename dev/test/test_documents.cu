@@ -84,6 +84,36 @@ TEST_CASE("the token that tells documents apart: asked for, the shards' manifest
   CHECK(document_rule(other / "b.bin", -1, config).token == 3);
 }
 
+TEST_CASE("the tokens before and after documents end the texts of a model that has no end of its own") {
+  TemporaryFolder folder;
+  write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3});
+  const auto named = [&](const std::string& delimiter) {
+    write_file(folder / "manifest.json", R"({"format": "train_llama shards 1", "delimiter": )" + delimiter + "}");
+    return delimiter_of(folder / "*.bin", 256);
+  };
+  const auto ends = [](const Delimiter& delimiter, ModelConfig config) {
+    end_at_documents(delimiter, config);
+    return config.generation.is_null() ? "null" : config.generation.dump();
+  };
+  const ModelConfig none = ModelConfig::preset("tiny");
+  ModelConfig own = none;
+  own.eos = {9};
+  CHECK(!delimiter_of(folder / "*.bin", 256).known());
+  CHECK(!named("null").known());
+  CHECK(!named(R"({"place": "before", "token": "<s>", "id": 256})").known());  // the model has no such token
+  const Delimiter before = named(R"({"place": "before", "token": "<s>", "id": 4})");
+  CHECK(before.begins_text() == 4);
+  CHECK(ends(before, none) == R"({"eos_token_id":4,"bos_token_id":4})");
+  const Delimiter after = named(R"({"place": "after", "token": "</s>", "id": 5})");
+  CHECK(after.begins_text() == 5);
+  CHECK(ends(after, none) == R"({"eos_token_id":5})");
+  const Delimiter both = named(R"({"place": "both", "token": "<s>", "id": 4, "end_token": "</s>", "end_id": 5})");
+  CHECK(both.begins_text() == 4);
+  CHECK(ends(both, none) == R"({"eos_token_id":5,"bos_token_id":4})");
+  CHECK(ends(both, own) == "null");
+  CHECK(ends({}, none) == "null");
+}
+
 TEST_CASE("the token that tells documents apart is looked for") {
   TemporaryFolder folder;
   std::vector<uint16_t> tokens(3000, 1);
@@ -103,7 +133,7 @@ TEST_CASE("the token that tells documents apart is looked for") {
   tokens.assign(3000, 1);
   tokens[0] = 7;
   write_shard(folder / "a.bin", tokens);
-  says(missing(7, "a.bin"), "token 7");
+  says(missing(7, "a.bin"), "token 7, which should begin each document, is the first and no other of the 3.00k tokens");
   // Documents of more than a million tokens, far from the start.
   tokens.assign(3 << 20, 1);
   for (size_t i = 0; i < tokens.size(); i += 6143) tokens[tokens.size() - 1 - i / 4] = 7;

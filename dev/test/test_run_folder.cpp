@@ -1,10 +1,14 @@
 // Covers: whichever file of a run's folder is written first after the folder was removed or replaced, the error names
-// the folder and ends the run with code 3
+// the folder and ends the run with code 3; a checkpoint that another process saved while a run started ends the start
 #include <filesystem>
+#include <fstream>
 
+#include "dev/test/error_of.h"
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/error.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/resume.h"
 #include "llmc/train/run_folder.h"
 
 namespace {
@@ -32,4 +36,21 @@ TEST_CASE("a folder that was removed is named, whatever is written next") {
   says(after_removal([](RunFolder& run) { run.write_memory("plan"); }), named);
   says(after_removal([](RunFolder& run) { run.log(Json::object()); }), named);
   says(after_removal([](RunFolder& run) { run.require_there(); }), named);
+}
+
+TEST_CASE("a checkpoint that another process saved while a run started ends the start") {
+  TemporaryFolder folder;
+  const auto save = [&](int64_t step) {
+    const std::string path = checkpoint_path(folder / "run/checkpoints", step);
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/manifest.json") << "{}";
+  };
+  save(6);
+  std::ofstream(folder / "run/train.jsonl").close();
+  Options options;
+  options.resume = "auto", options.out = folder / "run";
+  const ResumePoint found = *ResumePoint::find(options);
+  found.require_newest();
+  save(17);
+  says(error_of([&] { found.require_newest(); }), "step-00000017 was saved while this run started");
 }

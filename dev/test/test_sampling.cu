@@ -33,7 +33,7 @@ struct Model : Training {
   }
   std::vector<int32_t> text(std::vector<int32_t> tokens, const SamplingSettings& settings) {
     std::vector<int32_t> emitted;
-    sample(*trainer, config, std::move(tokens), settings, [&](int32_t token) {
+    sample(*trainer, std::move(tokens), settings, [&](int32_t token) {
       emitted.push_back(token);
       return true;
     });
@@ -119,6 +119,17 @@ TEST_CASE("a seed decides the sample; a prompt may be longer than the window") {
   settings.seed = 8;
   CHECK(first != model.text(some_tokens(10), settings));
   CHECK(model.text(some_tokens(3 * kWindow), settings).size() == 40);
+}
+
+TEST_CASE("a text ends with the first token that ends one") {
+  World world;
+  Model model(world, false);
+  SamplingSettings settings{40, 0, 1, 1, kWindow};
+  const std::vector<int32_t> whole = model.text(some_tokens(3), settings);
+  settings.ends = {whole[5], 255};
+  const auto end =
+      std::find_if(whole.begin(), whole.end(), [&](int32_t token) { return token == whole[5] || token == 255; });
+  CHECK(model.text(some_tokens(3), settings) == std::vector<int32_t>(whole.begin(), end + 1));
 }
 
 TEST_CASE("temperature and top-p keep to the distribution") {

@@ -155,9 +155,9 @@ TEST_CASE("a tokenizer may have more tokens than the model, a text may not") {
     });
   };
   CHECK(cut("of <|added|> and more") == "");  // its last token
-  says(cut("of <|single|> and more"), "t.txt: the text has the token 1510, \"<|single|>\"", "--vocab-size 1514");
+  says(cut("of <|single|> and more"), "t.txt: the text's token \"<|single|>\" is 1510", "--vocab-size 1514");
   CHECK(codec.encode("of <|added|>", true).back() == 1509);
-  says(error_of([&] { codec.encode("of <|right|>", true); }), "the token 1513, \"<|right|>\"");
+  says(error_of([&] { codec.encode("of <|right|>", true); }), "the text's token \"<|right|>\" is 1513");
   const TextCodec small = TextCodec::open(kTokenizers + "llama3.json", "", "", config_of(1000));
   CHECK(small.prompt("").size() == 1);  // without the begin token, which this model lacks
   CHECK(small.prompt("")[0] < 1000);

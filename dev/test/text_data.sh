@@ -28,6 +28,9 @@ shown=$(sed -n 's/^  data  *\([0-9.]*\)k tokens of text.txt.*/\1/p' log)
 check "nine tenths of $tokens tokens are trained on: ${shown}k" \
   eval 'awk "BEGIN { exit !($tokens * 0.9 / 1000 - $shown < 0.1 && $shown - $tokens * 0.9 / 1000 < 0.1) }"'
 
+sed 's/"vocab_size": *[0-9]*/"vocab_size": 1000/' model.json >few.json
+refused "a model of fewer tokens than the cached text has: the text is named" "text.txt: the text's token" "$train" --tokenizer tokenizer --model few.json --train-data text.txt --cache cache
+check "  with as many tokens as it needs" grep -qF -- "--vocab-size 1514, as many as tokenizer/tokenizer.json has" refused
 mkdir before && cp "$cache"/* before
 # shellcheck disable=SC2086  # words
 quick $cut --export off --out again
@@ -60,6 +63,19 @@ refused "one text is one document: --packed-documents would change nothing" "wou
 mkdir texts && cp text.txt other.txt texts
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --packed-documents --dry-run
 check "packed documents begin with the token that is put before each text" grep -q "each begins with token 1505" log
+check "  so nothing teaches an end, which is told with the way out" \
+  grep -A 1 "warning: nothing teaches the model to end a document: token 1505, <|begin_of_text|>, begins each" log
+check "    once" [ "$(grep -c "nothing teaches" log)" = 1 ]
+check "    the command" grep -qF "dev/data/prepare 'texts/*.txt' --tokenizer tokenizer/tokenizer.json --document-separator '<|begin_of_text|>' --strip --delimiter both --out DIR" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --special-tokens parse --packed-documents --dry-run
+check "  and not where texts may spell another token at their end" not grep -q "nothing teaches" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'texts/*.txt' --dry-run
+check "  nor where rows are not packed" not grep -q "nothing teaches" log
+sed '100s/^/<|begin_of_text|>/' text.txt >marked.txt
+refused "a text that spells that token is one document" "token 1505, which should begin each document, is the first and no other of" \
+  "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data marked.txt --val-data texts/other.txt --packed-documents --dry-run
+check "  unless it is parsed, which is said" grep -A 1 "marked.txt spells 1 special token, first <|begin_of_text|>, cut into letters" refused
+check "    with the option" grep -q "for the tokens themselves: --special-tokens parse" refused
 
 echo "-- special tokens that a text spells"
 sed '100s/^/<|end_of_text|>/;200s/^/<|end_of_text|>/' text.txt >spelled.txt
@@ -73,12 +89,16 @@ done
 quick $spelled --special-tokens parse --checkpoint-every 1 --out parsed
 check "--special-tokens parse makes them tokens" grep -q "of which 2 special tokens that it spells" log
 check "  and warns of nothing" not grep -q "like the rest" log
-check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run
+check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run >log 2>&1
+check "    which nothing teaches to end" grep -q "nothing teaches the model to end a document: token 1506, <|end_of_text|>, begins each" log
 quick --resume parsed/checkpoints/step-00000001 --export off --out parsed_on
 check "a run that goes on cuts the text as before" [ "$(losses parsed/train.jsonl | tail -n 1)" = "$(losses parsed_on/train.jsonl | tail -n 1)" ]
 refused "it cannot cut it otherwise" '--special-tokens text (was parse)' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
 quick --train-data text.txt --special-tokens parse --dry-run
-check "where bytes are tokens it changes nothing" grep -q -- "--special-tokens changes nothing: no text is cut" log
+check "where bytes are tokens it changes nothing, which is a warning" grep -q -- "^warning: --special-tokens parse changes nothing: no text is cut" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data train.bin --special-tokens parse --dry-run
+check "  nor of shards, with the way out" grep -A 1 -- "^warning: --special-tokens parse changes nothing" log
+check "    which prepare has" grep -q "dev/data/prepare --special-tokens parse" log
 
 echo "-- folders"
 mkdir -p shards none/deeper && cp train.bin shards/talks_train_000001.bin && cp val.bin shards/talks_val_000001.bin
@@ -88,8 +108,25 @@ check "a folder's shards are trained on, and those of its split val are held out
   diff <(without_times shards_run/train.jsonl) <(without_times of_folder/train.jsonl)
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data texts/ --dry-run
 check "else its texts" grep -q "texts/\*.txt: text, cut into" log
-mkdir others && cp train.bin others/talks_training_1.bin && cp val.bin others/talks_val_1.bin
-refused "a folder whose shards are named otherwise" "the folder has shards to hold out, others/*_val_*.bin, and none that are named *_train_*.bin" "$train" --train-data others --dry-run
+for names in talks_training_1.bin:talks_Val_1.bin mine_train.bin:mine_val.bin a.bin:validation2.bin a.txt:val.txt "a, b.txt:test-00.txt"; do
+  rm -rf others && mkdir others
+  case $names in *.bin) cp train.bin others/a && cp val.bin others/b ;; *) cp text.txt others/a && cp other.txt others/b ;; esac
+  mv others/a "others/${names%:*}" && mv others/b "others/${names#*:}"
+  quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data others --dry-run
+  check "a folder with ${names/:/ and }: one is trained on" grep -qE "^  data .* tokens of others/${names%:*}|^  data .* tokens of others/a\\\\, b.txt" log
+  check "  the other one is held out, which is told" grep -qF "others/${names#*:} is not trained on, but held out: its name says that it is for validation" log
+done
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data others --val-data other.txt --dry-run
+check "with --val-data it is only left out" grep -qF "others/test-00.txt is not trained on: its name says that it is for validation" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'others/*.txt' --dry-run
+check "a pattern is taken as it is, with one warning" grep -qF "warning: --train-data also trains on others/test-00.txt, and its name says that it is for validation" log
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'others/*.txt' --val-data others --dry-run
+check "  also if it is held out, too" eval '[ "$(grep -c "^warning.*test-00.txt" log)" = 1 ]'
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data 'others/t*.txt' --dry-run
+check "  and without one if nothing else was named" not grep -q "for validation" log
+mv others/test-00.txt others/contest.txt
+quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data others --dry-run
+check "a word is a whole one" not grep -q "for validation" log
 refused "else it is told what is trained on" "the folder has neither shards (*.bin) nor texts (*.txt)" "$train" --train-data none --dry-run
 refused "a data set of the hub" "dev/data/prepare roneneldan/TinyStories" "$train" --train-data roneneldan/TinyStories
 refused "a model of the hub" "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then --model Qwen2.5-0.5B" "$train" --model Qwen/Qwen2.5-0.5B

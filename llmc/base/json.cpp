@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "llmc/base/error.h"
+#include "llmc/base/foreign_file.h"
 #include "llmc/base/input_file.h"
 #include "llmc/base/mapped_file.h"
 #include "llmc/base/text.h"
@@ -144,8 +145,11 @@ Json Json::parse(std::string_view text, const std::string& origin) {
   JsonReader reader{text, std::make_shared<Json::Container>(Json::Container{{}, 0, {}, origin}), {}, {}};
   REQUIRE(text.find_first_not_of(" \t\r\n") != text.npos, "%s: not valid JSON: the text is empty", origin.c_str());
   // nlohmann would take a zero byte as the end of the text.
-  REQUIRE(text.find('\0') == text.npos, "%s: not valid JSON: a zero byte at offset %zu", origin.c_str(),
-          text.find('\0'));
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    const std::string foreign = foreign_file(text);
+    fail("%s: not valid JSON: a zero byte at offset %zu%s%s", origin.c_str(), zero, foreign.empty() ? "" : "\n  ",
+         foreign.c_str());
+  }
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   return std::move(reader.root);
 }

@@ -34,14 +34,14 @@
   X("Model", Text, run, model, "tiny", "NAME", "preset, directory of safetensors, a run that has an export, or a config.json alone: random weights") \
   X("Model", Text, run, tokenizer, "", "DIR", "where tokenizer.json is (none: beside the weights, or beside the shards)") \
   X("Model", Count, run, layers, kAuto, "[1, 100000]", "shorten or lengthen the model to N layers (auto: its own)") \
-  X("Model", Count, run, vocab_size, kAuto, "[1, 1e9]", "give a model with random weights N tokens (auto: its own)", "random-weights") \
+  X("Model", Count, run, vocab_size, kAuto, "[1, 1e9]", "give a model with random weights N tokens (auto: its own; of tiny the tokenizer's)", "random-weights") \
   X("Model", Choice, run, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)", "random-weights") \
   \
-  X("Data", Text, run, train_data, "", "FILES", "a .bin or .txt file, a pattern of them, or a folder that has some (none: the bundled text)") \
-  X("Data", Text, run, val_data, "", "FILES", "held-out data (none: the last 10% of a text, nothing of .bin files)") \
+  X("Data", Text, run, train_data, "", "FILES", "a .bin or .txt file, a quoted pattern, or a folder, of which files named val, valid, validation or test are held out (none: the bundled text)") \
+  X("Data", Text, run, val_data, "", "FILES", "held-out data (none: such files of the folder; else the last 10% of a text, nothing of .bin files)") \
   X("Data", Switch, run, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, run, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
-  X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves", "cuts-text") \
+  X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves (of shards: dev/data/prepare decides)") \
   X("Data", Switch, machine, check_data, false, "", "read and check every token at the start, not only when its turn comes") \
   X("Data", Text, machine, cache, "", "DIR", "where the tokens of a text are kept (none: cache next to --out, else runs/cache)") \
   \
@@ -59,7 +59,7 @@
   X("Run", Count, run, sample_every, kAuto, "[0, inf)", "steps between samples (auto: half and end, of a run below 20 steps the end; 0: never)", "trains") \
   X("Run", Switch, start, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, start, sample_only, false, "", "train nothing: continue --prompt and end") \
-  X("Run", Text, run, prompt, "", "TEXT", "how samples begin", "samples") \
+  X("Run", Text, run, prompt, "", "TEXT", "how samples begin (none: with the token that divides the documents of the data, else the model's begin-of-text or end-of-text token, else a newline)", "samples") \
   X("Run", Switch, run, chat, false, "", "--prompt is what a user says: the model's chat template renders it", "samples") \
   X("Run", Text, run, system, "", "TEXT", "what the system message before it says (none: there is none)", "samples chat") \
   X("Run", Count, run, sample_tokens, 200, "[0, 1e9]", "length of a sample in tokens", "samples") \

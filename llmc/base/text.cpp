@@ -127,6 +127,12 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   return best;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
+
 std::string download_command(const std::string& name) {
   const auto is_word = [](const std::string& word) {
     return !word.empty() &&

@@ -38,6 +38,9 @@ int edit_distance(const std::string& a, const std::string& b);
 // a third of the word's length, and at least 2 edits.
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
+// Returns the text with ASCII's capital letters made small.
+std::string lower_case(std::string text);
+
 // Returns "hf download OWNER/NAME --local-dir NAME" for a name that has the form of a model's in the Hugging Face hub;
 // else "".
 std::string download_command(const std::string& name);

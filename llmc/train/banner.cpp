@@ -53,9 +53,12 @@ void print_data(Setup& setup) {
   if (data.held_out)
     console.item(data.train ? "" : "data",
                  describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
-  else if (data.chat)
-    console.item("", "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations");
-  else if (data.train) console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+  if (setup.options.eval_only && data.held_out)
+    console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
+  if (data.train && !data.held_out)
+    console.item("", data.chat ? "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations"
+                               : "nothing is held out: name files with --val-data to see a held-out loss");
+  if (!data.about_folder.empty()) console.item("", data.about_folder);
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
@@ -91,13 +94,11 @@ void print_step(Setup& setup) {
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }
 
-// Says what the samples of a training begin with, if it is of the data, and how --sample-only draws its tokens.
+// Says how samples begin and end, and how --sample-only draws their tokens.
 void print_samples(Setup& setup) {
   const Options& o = setup.options;
-  if (!setup.prompt_from.empty())
-    setup.console.item("samples",
-                       format("begin as the first conversation of the %s data does, up to what is learnt of it",
-                              setup.prompt_from.c_str()));
+  if (o.sample_only || (setup.trains() && setup.settings.sample_every != 0))
+    setup.console.item("samples", describe_samples(setup.prompt, setup.prompt_from, setup.ends, o, setup.codec));
   if (o.sample_only)
     setup.console.item("drawn", o.temperature == 0
                                     ? "always the likeliest token: temperature 0"
@@ -133,8 +134,8 @@ void print_options(Setup& setup) {
   if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
-  const RunFacts facts{setup.options, setup.settings,     setup.model.config, setup.device.info(),
-                       setup.mesh,    setup.model.loaded, measures,           !setup.data.about_text.empty()};
+  const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
+                       setup.model.loaded, measures};
   for (const std::string& remark : idle_options(setup.command_line, facts))
     setup.trains() ? setup.console.item("", remark) : setup.console.warning(remark);  // which --quiet shows
   if (const std::string hint = chat_hint(setup.command_line, setup.codec); !hint.empty()) setup.console.warning(hint);

@@ -147,8 +147,11 @@ ChoiceText read_item(const Json& json, ChoiceFormat format, const ChoiceKeys& ke
           json.where().c_str(), item.context.size(), item.endings.size(), characters, kMostCharacters);
   item.gold = number_of(required(json, "label", keys.label));
   REQUIRE(item.endings.size() >= 2, "%s: %zu endings, expected at least 2", json.where().c_str(), item.endings.size());
-  REQUIRE(item.gold >= 0 && item.gold < int(item.endings.size()), "%s: label %d of %zu endings", json.where().c_str(),
-          item.gold, item.endings.size());
+  REQUIRE(item.gold >= 0 && item.gold < int(item.endings.size()),
+          "%s: label %d, and there are %zu endings\n  expected the number of the right ending, from 0 to %zu, or its "
+          "letter "
+          "from A",
+          json.where().c_str(), item.gold, item.endings.size(), item.endings.size() - 1);
   return item;
 }
 

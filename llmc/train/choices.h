@@ -57,5 +57,6 @@ int64_t cut_choices(std::vector<ChoiceItem>& items, const std::string& path, int
 // the ending's characters (lm-eval's acc_norm), or by its tokens (llm.c's).
 struct ChoiceScore {
   int64_t items = 0, acc = 0, acc_norm = 0, acc_norm_tokens = 0;
+  double chance = 0;  // the share that a guess gets right: the mean of 1 / endings
   void add(const ChoiceItem& item, const std::vector<float>& log_likelihoods);
 };

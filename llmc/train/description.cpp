@@ -25,15 +25,39 @@ std::string describe_held_out(const TokenDataset& held_out, const std::string& m
                 options.val_data.empty() ? "the last tenth" : options.val_data.c_str());
 }
 
+// "<|endoftext|> (1505), (1506)"
+static std::string describe_tokens(const std::vector<int>& tokens, const TextCodec& codec) {
+  std::string text;
+  for (const int token : tokens) {
+    const std::optional<std::string> spelled = codec.has_tokenizer() ? codec.tokenizer().token_of(token) : std::nullopt;
+    text += (text.empty() ? "" : ", ") + (spelled ? *spelled + " " : "") + format("(%d)", token);
+  }
+  return text;
+}
+
 std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool replaces) {
   std::string text = format("conversations in the form of %s/chat_template.jinja, which the export gets%s",
                             chat.folder.c_str(), replaces ? " in place of the model's other template" : "");
-  std::string ends;
-  for (const int token : chat.end_of_turn) {
-    const std::optional<std::string> spelled = codec.has_tokenizer() ? codec.tokenizer().token_of(token) : std::nullopt;
-    ends += (ends.empty() ? "" : ", ") + (spelled ? *spelled + " " : "") + format("(%d)", token);
-  }
+  const std::string ends = describe_tokens(chat.end_of_turn, codec);
   return ends.empty() ? text : text + "; samples end with a turn: " + ends;
+}
+
+std::string describe_samples(const std::vector<int32_t>& prompt, const std::string& prompt_from,
+                             const std::vector<int>& ends, const Options& options, const TextCodec& codec) {
+  TextCodec::Writer writer(codec);
+  std::string start;
+  for (const int32_t token : prompt) start += writer.take(token);
+  start += writer.finish();
+  std::string text = "continue --prompt";
+  if (!prompt_from.empty())
+    text =
+        format("begin as the first conversation of the %s data does, up to what is learnt of it", prompt_from.c_str());
+  else if (options.prompt.empty())
+    text = "begin after " + (start == "\n" ? "a newline" : describe_tokens(prompt, codec));
+  const std::string most = counted(options.sample_tokens, "token");
+  return text + (ends.empty()
+                     ? format(", and have %s", most.c_str())
+                     : format(", and end with %s or after %s", describe_tokens(ends, codec).c_str(), most.c_str()));
 }
 
 std::string describe_epochs(const Windows& windows, int64_t sequences) {

@@ -62,6 +62,27 @@ std::optional<DocumentRule> rule_of(const Json& json) {
   return DocumentRule{json.get_int("token"), json.get_bool("begins")};
 }
 
+Delimiter delimiter_of(const std::string& pattern, int V) {
+  for (const ShardFolder& folder : shard_folders(pattern)) {
+    const Json* named = folder.manifest.is_null() ? nullptr : folder.manifest.find("delimiter");
+    if (!named || named->is_null()) continue;
+    const bool after = named->get_string("place") == "after";
+    const int64_t id = named->get_int("id"), before_id = after ? -1 : id,
+                  after_id = after ? id : named->get_int("end_id", -1);
+    return {before_id < V ? int(before_id) : -1, after_id < V ? int(after_id) : -1};
+  }
+  return {};
+}
+
+void end_at_documents(const Delimiter& delimiter, ModelConfig& config) {
+  if (!delimiter.known() || !config.end_tokens().empty()) return;
+  if (config.generation.is_null()) config.generation = Json::object();
+  config.generation.set("eos_token_id", delimiter.ends_text());
+  const Json* begin = config.generation.find("bos_token_id");
+  if (delimiter.before >= 0 && config.bos < 0 && (!begin || begin->is_null()))
+    config.generation.set("bos_token_id", delimiter.before);
+}
+
 DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
                            const std::optional<DocumentRule>& before) {
   std::optional<DocumentRule> rule;
@@ -103,9 +124,13 @@ std::string missing_documents(const DocumentRule& rule, const TokenDataset& data
   int64_t read = 0;
   if (occurs(rule.token, data, 1, kFirst, read)) return "";
   if (data.size() > kFirst && occurs(rule.token, data, data.size() / (kSpread / 4096), kSpread, read)) return "";
-  return format("token %lld, which should %s each document, is not among the %s tokens that were looked at in %s%s",
-                (long long)rule.token, rule.begins ? "begin" : "end", human_count(double(read)).c_str(),
-                data.shard_path(0).c_str(), data.shards() > 1 ? " and the files after it" : "");
+  int32_t first = -1;
+  if (data.size() > 0) data.read(0, 0, 1, &first);
+  return format("token %lld, which should %s each document, %s the %s tokens that were looked at in %s%s",
+                (long long)rule.token, rule.begins ? "begin" : "end",
+                first == rule.token ? "is the first and no other of" : "is not among",
+                human_count(double(read)).c_str(), data.shard_path(0).c_str(),
+                data.shards() > 1 ? " and the files after it" : "");
 }
 
 void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T) {

@@ -17,6 +17,23 @@ struct DocumentRule {
   bool begins;
 };
 
+// The tokens that stand before and after each document of a data set; -1: none does.
+struct Delimiter {
+  int before = -1, after = -1;
+
+  bool known() const { return before >= 0 || after >= 0; }
+  int begins_text() const { return before >= 0 ? before : after; }  // a document follows either of them
+  int ends_text() const { return after >= 0 ? after : before; }     // and precedes either
+};
+
+// Returns the delimiter that the manifests of the shards that match `pattern` name, the first one if they differ. A
+// token that is not below `V` counts as none.
+Delimiter delimiter_of(const std::string& pattern, int V);
+
+// Gives a model that has no token that ends a text, as one with random weights, the data's in its
+// generation_config.json, and likewise the one that begins it.
+void end_at_documents(const Delimiter& delimiter, ModelConfig& config);
+
 // A checkpoint stores {"token": 10, "begins": false}, or null where rows are not packed with documents.
 Json json_of(const std::optional<DocumentRule>& rule);
 std::optional<DocumentRule> rule_of(const Json& json);
@@ -33,7 +50,7 @@ DocumentRule document_rule(const std::string& pattern, int64_t token, const Mode
 std::string different_rules(const std::string& pattern);
 
 // Searches for the rule's token in the first 2^20 tokens of the data and then in 2^22 tokens spread over it. Returns ""
-// if it occurs, else a sentence that says so. Without the token, documents cannot be told apart.
+// if it occurs after the first token of all, else a sentence that says so: documents cannot be told apart.
 std::string missing_documents(const DocumentRule& rule, const TokenDataset& data);
 
 // Cuts a row of T tokens into documents: writes positions (T), and sets the labels across a border to -100. A row may

@@ -139,7 +139,9 @@ ChoiceScore Evaluation::choices(Trainer& trainer, const EvaluationProgress& prog
   if (!trainer.is_leader()) score = {};
   const LossSum one = trainer.sum_over_ranks({double(score.acc), score.acc_norm});
   const LossSum two = trainer.sum_over_ranks({double(score.acc_norm_tokens), score.items});
-  return {two.labels, int64_t(one.nats), one.labels, int64_t(two.nats)};
+  double chance = 0;
+  for (const ChoiceItem& item : items_) chance += 1 / double(item.endings.size()) / double(items_.size());
+  return {two.labels, int64_t(one.nats), one.labels, int64_t(two.nats), chance};
 }
 
 EvaluationResult Evaluation::run(Trainer& trainer, const EvaluationProgress& progress) {
@@ -179,7 +181,7 @@ std::string evaluation_text(const EvaluationResult& result, int V, const std::op
   if (!result.choices) return text;
   text += format("%s%lld choices", result.loss ? "\n  " : "", (long long)result.choices->items);
   for_each_rate(*result.choices, [&](const char* name, double rate) { text += format(" | %s %.4f", name, rate); });
-  return text;
+  return text + format(" | chance %.4f", result.choices->chance);
 }
 
 Json evaluation_json(int64_t step, const EvaluationResult& result) {

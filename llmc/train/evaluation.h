@@ -22,8 +22,8 @@ struct EvaluationResult {
 };
 
 // "held-out loss 1.2345 nats a token | 1.78 bits a byte | uniform 5.5452 | unigram 3.3", followed by the scores of the
-// choices. `uniform` is the loss of a model that knows nothing about V tokens, `unigram` that of one that knows only
-// how often each token occurs.
+// choices and that of a guess. `uniform` is the loss of a model that knows nothing about V tokens, `unigram` that of
+// one that knows only how often each token occurs.
 std::string evaluation_text(const EvaluationResult& result, int V, const std::optional<Unigram>& unigram);
 // Returns step, val_loss, val_bits_per_byte, choices_acc, …: those that were measured.
 Json evaluation_json(int64_t step, const EvaluationResult& result);

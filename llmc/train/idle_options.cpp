@@ -26,7 +26,6 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"samples", o.sample_only || (trains && s.sample_every != 0),
        o.eval_only ? "--eval-only takes no samples" : "--sample-every is 0"},
       {"chat", o.chat, "--chat is off"},
-      {"cuts-text", run.cuts_text, "no text is cut into a tokenizer's tokens"},
       {"temperature", o.temperature > 0, "--temperature is 0"},
       {"computes", !o.dry_run, "a dry run computes nothing"},
       {"nodes", o.nodes > 0, "it is for --dry-run --nodes"},

@@ -18,8 +18,7 @@ struct RunFacts {
   const DeviceInfo& device;
   const Mesh& mesh;
   bool loads_weights = false;
-  bool measures = true;   // there is held-out data, or questions
-  bool cuts_text = true;  // the data is text, and a tokenizer cuts it into its tokens
+  bool measures = true;  // there is held-out data, or questions
 };
 
 // Returns why the condition `need`, a word of the table's `needs`, does not hold, such as "--fp8 is off"; "" if it

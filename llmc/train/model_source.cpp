@@ -1,15 +1,14 @@
 #include "llmc/train/model_source.h"
 
 #include <algorithm>
-#include <climits>
 #include <filesystem>
 
 #include "llmc/base/error.h"
 #include "llmc/base/input_file.h"
 #include "llmc/base/text.h"
 #include "llmc/train/checkpoint.h"
-#include "llmc/train/shard_manifest.h"
 #include "llmc/train/token_dataset.h"
+#include "llmc/train/vocabulary.h"
 
 namespace fs = std::filesystem;
 
@@ -42,6 +41,11 @@ std::string weights_directory(const std::string& name) {
     return folder.string();
   }
   if (!fs::exists(path / "train.jsonl", error)) {
+    const bool tokenizer_alone = !fs::exists(path / "config.json", error) && fs::exists(path / "tokenizer.json", error);
+    REQUIRE(!tokenizer_alone,
+            "--model %s: this folder has a tokenizer, and no model (config.json, *.safetensors)\n"
+            "  for its tokenizer: --tokenizer %s; --model takes a preset, or a folder of weights",
+            name.c_str(), name.c_str());
     REQUIRE(!fs::exists(path / "config.json", error) || has_weights(path),
             "--model %s: it has a config.json, and no weights (*.safetensors)\n"
             "  for random weights name the file: --model %s; else put the weights there",
@@ -80,37 +84,15 @@ void require_own_file(const Safetensors& weights, const std::string& named) {
       named.c_str(), file.c_str(), weights.path().c_str());
 }
 
-// Returns the first token, among the first million of the shards, that the model lacks.
-std::optional<int32_t> token_beyond(const std::string& shards, int V) {
-  const TokenDataset data = TokenDataset::open(shards, INT_MAX);
-  std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 1 << 20)));
-  data.read(0, int64_t(tokens.size()), tokens.data());
-  const auto found = std::ranges::find_if(tokens, [V](int32_t token) { return token >= V; });
-  return found == tokens.end() ? std::nullopt : std::optional(*found);
-}
-
-// Throws if dev/data's manifest says that the shards have a larger vocabulary than the model, and they soon use it. If
-// they use it later, the run ends when it reads such a token.
-void require_vocabulary(const Options& options, const ModelSource& source) {
-  for (const std::string& pattern : {options.train_data, options.val_data})
-    for (const ShardFolder& folder : shard_folders(pattern)) {
-      const Json* tokenizer = folder.manifest.is_null() ? nullptr : folder.manifest.find("tokenizer");
-      const int64_t vocabulary = tokenizer ? tokenizer->get_int("vocabulary", 0) : 0;
-      if (vocabulary <= source.config.V) continue;
-      const std::optional<int32_t> beyond = token_beyond(pattern, source.config.V);
-      if (!beyond) continue;
-      const std::string found =
-          format("the shards in %s have a vocabulary of %lld tokens and use token %d: the model %s has %d tokens",
-                 folder.path.c_str(), (long long)vocabulary, *beyond, source.config.name.c_str(), source.config.V);
-      REQUIRE(!source.weights, "%s\n  name shards that were made with its tokenizer: dev/data/prepare --tokenizer",
-              found.c_str());
-      fail(
-          "%s\n  name a model of that vocabulary with --model: a folder of weights, or for random weights a file as\n"
-          "    {\"hidden_size\": 512, \"intermediate_size\": 1536, \"num_hidden_layers\": 8, \"num_attention_heads\": "
-          "8, "
-          "\"vocab_size\": %lld}\n  or give this model so many tokens: --vocab-size %lld",
-          found.c_str(), (long long)vocabulary, (long long)vocabulary);
-    }
+// Throws if the shards have a token that the model lacks among their first million, where dev/data's manifest names a
+// larger vocabulary. If they have one later, the run ends when it reads it.
+void require_vocabulary(const Options& options, int V) {
+  for (const std::string& pattern : {options.train_data, options.val_data}) {
+    if (manifest_vocabulary(pattern).tokens <= V) continue;
+    const TokenDataset data = TokenDataset::open(pattern, V);
+    std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 1 << 20)));
+    data.read(0, int64_t(tokens.size()), tokens.data());
+  }
 }
 
 // Gives a model with random weights V tokens. bos, eos and pad are kept if they are below V.
@@ -162,12 +144,17 @@ ModelSource open_model(const Options& options) {
     source.config.set_layers(int(options.layers));
     if (source.weights) require_enough_layers(*source.weights, source.config);
   }
+  if (const bool of_bytes = preset && source.config.V == 256; of_bytes && is_auto(options.vocab_size) && !options.nodes)
+    if (const Vocabulary named = named_vocabulary(options); named.tokens > source.config.V) {
+      source.description += format(", %lld tokens as %s has", (long long)named.tokens, named.whose.c_str());
+      set_vocabulary(source.config, int(named.tokens));
+    }
   if (!is_auto(options.vocab_size)) {
     REQUIRE(!source.weights, "--vocab-size %lld: the weights of %s have %d tokens\n  remove the option",
             (long long)options.vocab_size, name.c_str(), source.config.V);
     set_vocabulary(source.config, int(options.vocab_size));
   }
   source.config.check();
-  require_vocabulary(options, source);
+  require_vocabulary(options, source.config.V);
   return source;
 }

@@ -17,6 +17,7 @@ struct ModelSource {
   std::string description;             // "preset tiny, random weights (normal)"
 };
 
-// --layers and --vocab-size change the config. Throws on any other name, listing the presets, and if the shards of the
-// data have more tokens than the model.
+// --layers and --vocab-size change the config. A preset whose tokens are bytes has as many as the tokenizer that is
+// named, or as the data's manifest says, if these are more. Throws on any other name, listing the presets, and if the
+// shards of the data have more tokens than the model.
 ModelSource open_model(const Options& options);

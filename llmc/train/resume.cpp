@@ -25,6 +25,21 @@ std::vector<std::string> checkpoints_of(const std::string& run) {
   return paths;
 }
 
+// Returns a sentence with the newest checkpoint of each run below runs/, so far as a line holds them.
+std::string runs_to_resume() {
+  constexpr size_t kNamed = 5;
+  std::vector<std::string> newest;
+  std::error_code error;
+  for (const fs::directory_entry& run : fs::directory_iterator("runs", error))
+    if (const auto paths = checkpoints_of(run.path().string()); !run.is_symlink() && !paths.empty())
+      newest.push_back(paths[0]);
+  std::ranges::sort(newest, std::greater());
+  std::string names;
+  for (size_t i = 0; i < newest.size() && i < kNamed; ++i) names += " " + newest[i];
+  return newest.empty() ? "name a folder that has checkpoints/step-…, or begin anew and save some: --checkpoint-every N"
+                        : "name a run that has some, or one of these:" + names + (newest.size() > kNamed ? " …" : "");
+}
+
 bool is_empty_or_missing(const std::string& folder) {
   std::error_code error;
   return !fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error));
@@ -75,11 +90,20 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
   REQUIRE(!error, "--resume %s: cannot look into it: %s", options.resume.c_str(), error.message().c_str());
   if (is_checkpoint) point.checkpoints = {options.resume};
   else point.checkpoints = checkpoints_of(options.resume);
-  REQUIRE(!point.checkpoints.empty(),
-          "--resume %s: there is no complete checkpoint\n  name a run with checkpoints/step-…, or one of these",
-          options.resume.c_str());
+  if (point.checkpoints.empty())
+    fail("--resume %s: %s\n  %s", options.resume.c_str(),
+         fs::exists(options.resume, error) ? "there is no complete checkpoint" : "there is no such folder",
+         runs_to_resume().c_str());
   if (!options.out.empty() && fs::equivalent(options.out, options.resume, error)) point.run_folder = options.out;
   return point;
+}
+
+void ResumePoint::require_newest() const {
+  for (const std::string& path : checkpoints_of(run_folder))
+    REQUIRE(std::find(checkpoints.begin(), checkpoints.end(), path) != checkpoints.end(),
+            "%s was saved while this run started: another process has gone on with the run until now\n"
+            "  start again with the same command",
+            path.c_str());
 }
 
 Options ResumePoint::newest_options(const std::vector<std::string>& arguments) const {

@@ -28,6 +28,8 @@ struct ResumePoint {
   // checkpoint that a later program wrote.
   std::optional<Checkpoint> open(Communicator& communicator, Stream& stream, bool dry_run,
                                  std::vector<std::string>& refused) const;
+  // Throws if another process has saved a checkpoint into `run_folder` since find(). Call it with the folder locked.
+  void require_newest() const;
   // Returns the options of the newest checkpoint, completed by those of the command line. For one process that does not
   // read the checkpoint's shares.
   Options newest_options(const std::vector<std::string>& arguments) const;

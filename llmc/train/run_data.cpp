@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
 #include <iterator>
 #include <set>
 #include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/train/data_folder.h"
 #include "llmc/train/shard_manifest.h"
 #include "llmc/train/text_shards.h"
 
@@ -34,12 +34,79 @@ std::string files_in_both(const TokenDataset& train, const TokenDataset& held_ou
                 (long long)both, held_out.shards(), first.c_str(), both > 1 ? " first" : "", both > 1 ? "are" : "is");
 }
 
+// Returns a warning if packed documents only begin with a token: it is no label then, so no label ends a document.
+// `text` is the pattern of texts that the program cut; empty for shards.
+std::string never_ends(const DocumentRule& rule, const std::string& text, const TextCodec& codec) {
+  const std::string name = codec.has_tokenizer() ? codec.tokenizer().token_of(int32_t(rule.token)).value_or("") : "";
+  std::string how = "write the shards again with dev/data/prepare --delimiter after";
+  if (!text.empty()) {
+    const auto [begin, end] = codec.begin_and_end();
+    how = format(
+        "make shards with dev/data/prepare '%s' --tokenizer %s --document-separator '%s' --strip --delimiter %s "
+        "--out DIR",
+        text.c_str(), codec.file().c_str(), name.c_str(),
+        begin.empty() || end.empty() || begin == end ? "after" : "both");
+  }
+  return format(
+      "nothing teaches the model to end a document: token %lld%s begins each, and packed documents do not "
+      "predict it\n  %s, or train without --packed-documents",
+      (long long)rule.token, name.empty() ? "" : (", " + name + ",").c_str(), how.c_str());
+}
+
+// Returns whether these weights are the export of a run that packed documents; `weights` is their folder.
+bool packed_when_trained(const std::string& weights) {
+  const std::filesystem::path run = std::filesystem::path(weights) / "..";
+  std::error_code error;
+  for (const char* file : {"train.jsonl", "config.json"})
+    if (weights.empty() || !std::filesystem::is_regular_file(run / file, error)) return false;
+  const Json options = Json::read(run / "config.json");
+  const Json* packed = options.is_object() ? options.find("packed_documents") : nullptr;
+  return packed && *packed == Json(true);
+}
+
 // Returns the rule of the documents of the checkpoint's run; nothing if it is not known. `part` is "train" or
 // "held_out".
 std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const char* part) {
   const Json& identity = checkpoint.state().at("data_identity");
   if (identity.is_null() || identity.at(part).is_null()) return {};
   return rule_of(identity.at(part).at("documents"));
+}
+
+// Tells the documents of packed rows apart. Throws if the data has only one, since that would change nothing; of the
+// held-out data of a training that is a remark. `letters`: what the user should know of the special tokens that texts
+// spell, with a line's end; "" if there are none.
+void pack_documents(RunData& data, const Options& options, const ModelSource& model, const TextCodec& codec,
+                    const Checkpoint* start, bool train_was_cut, bool held_out_was_cut, const std::string& letters) {
+  const bool trains = !options.sample_only && !options.eval_only;
+  const auto rule = [&](const std::string& pattern, bool was_cut, const char* part) {
+    if (options.document_token < 0 && was_cut && codec.document_token())
+      return DocumentRule{*codec.document_token(), true};
+    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config,
+                         start ? documents_of(*start, part) : std::nullopt);
+  };
+  if (data.train) data.documents = rule(options.train_data, train_was_cut, "train");
+  if (data.held_out)
+    data.held_out_documents =
+        options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut, "held_out");
+  constexpr const char* fault =
+      "--packed-documents: %s: it would change nothing\n  %sname the token that begins each document with "
+      "--document-token, or remove --packed-documents";
+  if (data.held_out)
+    if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
+      REQUIRE(trains, fault, missing.c_str(), letters.c_str());
+      data.remarks.push_back("--packed-documents changes nothing of the held-out loss: " + missing);
+    }
+  if (!trains) return;
+  if (const std::string missing = missing_documents(*data.documents, *data.train); !missing.empty())
+    fail(fault, missing.c_str(), letters.c_str());
+  if (!codec.reads_bytes())
+    (data.documents->begins ? data.delimiter.before : data.delimiter.after) = int(data.documents->token);
+  const bool listed = train_was_cut || delimiter_of(options.train_data, model.config.V).known();
+  const bool parses = train_was_cut && options.special_tokens == "parse";
+  const std::optional<int32_t> end = parses ? codec.tokenizer().id_of(codec.begin_and_end().second) : std::nullopt;
+  const bool spells_end = end && *end != data.documents->token;  // as the text's author may have put it after documents
+  if (listed && data.documents->begins && data.delimiter.after < 0 && !data.chat && !spells_end)
+    data.remarks.push_back(never_ends(*data.documents, train_was_cut ? options.train_data : "", codec));
 }
 
 // Adds a sentence about the shards without a header.
@@ -51,43 +118,7 @@ void remark_about_headers(const TokenDataset& data, std::vector<std::string>& re
     }
 }
 
-// Returns the pattern of the folder's files of this kind; "" if there are none.
-std::string pattern_in(const std::string& folder, const char* files) {
-  const std::string pattern = (std::filesystem::path(literally(folder)) / files).string();
-  return glob(pattern).empty() ? "" : pattern;
-}
-
 }  // namespace
-
-Options with_files_of_folders(Options options) {
-  const auto is_folder = [](const std::string& name) {
-    std::error_code error;
-    return !name.empty() && std::filesystem::is_directory(name, error);
-  };
-  const auto files_of = [](const std::string& folder, const char* option, std::initializer_list<const char*> kinds) {
-    for (const char* files : kinds)
-      if (const std::string pattern = pattern_in(folder, files); !pattern.empty()) return pattern;
-    fail(
-        "--%s %s: the folder has neither shards (*.bin) nor texts (*.txt)\n  name the files by a quoted pattern, as "
-        "'%s/*.md'; JSON lines, parquet and arrow are prepared first: dev/data/prepare",
-        option, folder.c_str(), folder.c_str());
-  };
-  if (is_folder(options.train_data)) {
-    const std::string folder = options.train_data;
-    options.train_data = files_of(folder, "train-data", {"*_train_*.bin", "train.bin", "*.bin", "*.txt"});
-    for (const char* held_out : {"*_val_*.bin", "val.bin"}) {
-      const std::string shards = pattern_in(folder, held_out);
-      REQUIRE(shards.empty() || !options.train_data.ends_with("/*.bin"),
-              "--train-data %s: the folder has shards to hold out, %s, and none that are named *_train_*.bin\n  name "
-              "the files by quoted patterns: --train-data 'DIR/…' --val-data '%s'",
-              folder.c_str(), shards.c_str(), shards.c_str());
-      if (options.val_data.empty()) options.val_data = shards;
-    }
-  }
-  if (is_folder(options.val_data))
-    options.val_data = files_of(options.val_data, "val-data", {"*_val_*.bin", "val.bin", "*.bin", "*.txt"});
-  return options;
-}
 
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console) {
@@ -98,13 +129,14 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   const bool trains = !options.sample_only && !options.eval_only;
   // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;
+  std::string letters;  // about special tokens that texts spell, and that were cut into letters; a line each
   const auto shards_of = [&](const std::string& pattern, bool& was_cut) {
     was_cut = is_text(pattern, cuts) && cuts;
     if (!was_cut) return pattern;
     const SpelledTokens spelled = options.special_tokens == "parse" ? SpelledTokens::tokens : SpelledTokens::letters;
     const TextShards shards = cut_text(pattern, codec, spelled, cache_folder(options), communicator, device, console);
     data.about_text.push_back(shards.about);
-    if (!shards.remark.empty()) data.remarks.push_back(shards.remark);
+    if (!shards.remark.empty()) data.remarks.push_back(shards.remark), letters += shards.remark + "\n  ";
     return shards.pattern;
   };
   const auto compare = [&](std::optional<TokenDataset>& tokens) {
@@ -143,33 +175,26 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   for (const auto* tokens : {&data.train, &data.held_out})
     if (*tokens) remark_about_headers(**tokens, data.remarks);
   if (trains) data.chat = chat_of_data(options.train_data, V);
+  if (trains && !codec.reads_bytes())
+    data.delimiter =
+        train_was_cut ? Delimiter{codec.document_token().value_or(-1), -1} : delimiter_of(options.train_data, V);
   if (data.chat && !data.chat->remark.empty()) data.remarks.push_back(data.chat->remark);
-  if (trains && !options.val_data.empty())
-    if (const std::string both = files_in_both(*data.train, *data.held_out); !both.empty())
-      data.remarks.push_back(both);
+  if (trains) {
+    std::string remark = options.val_data.empty() ? "" : files_in_both(*data.train, *data.held_out);
+    if (remark.empty()) remark = held_out_by_name(options.train_data);
+    if (!remark.empty()) data.remarks.push_back(remark);
+  }
   codec.require_made(options.train_data);
   codec.require_made(options.val_data);
-  if (!options.packed_documents) return data;
-  constexpr const char* way_out =
-      ": it would change nothing\n  name the token that begins each document with --document-token, or remove "
-      "--packed-documents";
-  const auto rule = [&](const std::string& pattern, bool was_cut, const char* part) {
-    if (options.document_token < 0 && was_cut && codec.document_token())
-      return DocumentRule{*codec.document_token(), true};
-    return document_rule(pattern.empty() ? "the bundled text" : pattern, options.document_token, model.config,
-                         start ? documents_of(*start, part) : std::nullopt);
-  };
-  if (data.train) data.documents = rule(options.train_data, train_was_cut, "train");
-  if (data.held_out)
-    data.held_out_documents =
-        options.val_data.empty() ? data.documents : rule(options.val_data, held_out_was_cut, "held_out");
-  if (data.held_out)
-    if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
-      REQUIRE(trains, "--packed-documents: %s%s", missing.c_str(), way_out);
-      data.remarks.push_back("--packed-documents changes nothing of the held-out loss: " + missing);
-    }
-  if (trains)
-    if (const std::string missing = missing_documents(*data.documents, *data.train); !missing.empty())
-      fail("--packed-documents: %s%s", missing.c_str(), way_out);
+  if (options.special_tokens == "parse" && data.about_text.empty())
+    data.remarks.push_back(
+        "--special-tokens parse changes nothing: no text is cut into a tokenizer's tokens\n  write shards again "
+        "with dev/data/prepare --special-tokens parse, or name the tokenizer of a text: --tokenizer DIR");
+  if (options.eval_only && !options.packed_documents && data.held_out && packed_when_trained(model.directory))
+    data.remarks.push_back(options.model +
+                           " was trained with --packed-documents, and is measured without it: the loss is not "
+                           "that of its run\n  add --packed-documents on");
+  if (options.packed_documents)
+    pack_documents(data, options, model, codec, start, train_was_cut, held_out_was_cut, letters);
   return data;
 }

@@ -19,15 +19,11 @@ struct RunData {
   std::optional<TokenDataset> train, held_out;
   std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several documents
   std::vector<std::string> remarks;                           // what the user should know about it, one sentence each
+  std::string about_folder;                                   // which of its files are not trained on; "": none
   std::vector<std::string> about_text;                        // how text was cut into tokens, and where these are kept
+  Delimiter delimiter;                                        // of the training data, where tokens are not bytes
   std::optional<DataChat> chat;                               // the form of the conversations that a run trains on
 };
-
-// Returns the options with the pattern of its files in place of a folder that --train-data or --val-data names: shards
-// of the split (*_train_*.bin, *_val_*.bin), else nanoGPT's train.bin and val.bin, else all shards, else all texts
-// (*.txt). Without --val-data, the shards of the split val in the training data's folder are the held-out data. Throws
-// on a folder that has no such file.
-Options with_files_of_folders(Options options);
 
 // Text is cut into tokens if there is a tokenizer, else its bytes are the tokens. A run that only measures opens only
 // the data that it is given; but if it is given none and tokens are bytes, it opens the bundled text. Throws if the

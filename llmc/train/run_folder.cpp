@@ -152,13 +152,17 @@ void RunFolder::become_latest() const {
   if (error) unlink(link.c_str());
 }
 
-RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
+RunFolder RunFolder::reopen(const std::string& path) {
   RunFolder folder;
-  const int64_t trained = logged_steps(path);
   folder.path_ = path;
-  const std::string log = folder.file("train.jsonl"), set_aside = folder.file("train.rolled-back.jsonl");
   folder.open_log(false);
   folder.starts_ = starts_in(folder.file("run.json"));
+  return folder;
+}
+
+void RunFolder::roll_back(int64_t step) {
+  const int64_t trained = logged_steps(path_);
+  const std::string log = file("train.jsonl"), set_aside = file("train.rolled-back.jsonl");
   std::error_code error;
   std::ifstream lines(log);
   std::string kept, rolled_back;
@@ -169,18 +173,17 @@ RunFolder RunFolder::reopen(const std::string& path, int64_t step) {
                 fflush(aside.get()) == 0,
             "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
     if (trained > step)
-      folder.moved_.push_back(trained == step + 1
-                                  ? format("step %lld has no checkpoint and is trained again", (long long)trained)
-                                  : format("steps %lld to %lld have no checkpoint and are trained again",
-                                           (long long)step + 1, (long long)trained));
-    folder.moved_.push_back(
+      moved_.push_back(trained == step + 1
+                           ? format("step %lld has no checkpoint and is trained again", (long long)trained)
+                           : format("steps %lld to %lld have no checkpoint and are trained again", (long long)step + 1,
+                                    (long long)trained));
+    moved_.push_back(
         format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }
   if (kept.size() != fs::file_size(log, error)) {  // or its last line lacks the line end
     write_file(log, kept);
-    folder.open_log(false);
+    open_log(false);
   }
-  return folder;
 }
 
 bool RunFolder::open_log(bool is_new) {

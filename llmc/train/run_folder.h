@@ -25,16 +25,17 @@ class RunFolder {
   // Removes what a start wrote into the folder `path`, unless a step was finished there. `with_folder` (the start made
   // the folder): also removes the folder, if it is empty then.
   static void remove_start(const std::string& path, bool with_folder);
-  // Opens the folder of a run that goes on from the state after `step` steps. Lines of train.jsonl about later steps
-  // move to train.rolled-back.jsonl. Throws if another process still runs there.
-  static RunFolder reopen(const std::string& path, int64_t step);
+  // Opens the folder of a run that goes on. Throws if another process still runs there.
+  static RunFolder reopen(const std::string& path);
+  // Lines of train.jsonl about steps after `step` move to train.rolled-back.jsonl.
+  void roll_back(int64_t step);
 
   // Returns the last step of which train.jsonl in the folder `path` tells the loss; 0 if it tells none.
   static int64_t logged_steps(const std::string& path);
 
   const std::string& path() const { return path_; }
   bool was_made() const { return made_; }                           // by this process
-  const std::vector<std::string>& moved() const { return moved_; }  // by reopen(): one sentence per thing that moved
+  const std::vector<std::string>& moved() const { return moved_; }  // by roll_back(): a sentence each
   // Makes runs/latest point here. This is a convenience: if it fails, the run goes on.
   void become_latest() const;
   std::string file(const std::string& name) const { return path_ + "/" + name; }

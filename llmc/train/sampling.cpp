@@ -44,12 +44,11 @@ int32_t draw(const std::vector<float>& logits, const SamplingSettings& settings,
 
 }  // namespace
 
-void sample(Trainer& trainer, const ModelConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
+void sample(Trainer& trainer, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit) {
   REQUIRE(!tokens.empty(), "a sample needs at least one token to begin with");
   const uint64_t key = philox_key("sample", settings.seed);
   const size_t window = size_t(settings.window);
-  const std::vector<int> ends = config.end_tokens();
   size_t begin = tokens.size() > window ? tokens.size() - window : 0, cached = begin;  // indices into tokens
   for (int i = 0; i < settings.tokens; ++i) {
     if (tokens.size() - begin > window) begin = cached = tokens.size() - std::max<size_t>(1, window / 2);
@@ -61,13 +60,12 @@ void sample(Trainer& trainer, const ModelConfig& config, std::vector<int32_t> to
                   token = settings.broadcast_token ? settings.broadcast_token(own) : own;
     tokens.push_back(token);
     if (!emit(token)) return;
-    if (std::find(ends.begin(), ends.end(), token) != ends.end()) return;
+    if (std::ranges::find(settings.ends, token) != settings.ends.end()) return;
   }
 }
 
 std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when, const std::function<bool()>& stops) {
   const Options& options = setup.options;
-  const ModelConfig& config = setup.model.config;
   setup.console.heading(format("sample %s:", when.c_str()));
   std::string text;
   TextCodec::Writer writer(setup.codec);
@@ -78,18 +76,21 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
   };
   for (const int32_t token : setup.prompt)  // of a chat, only what the model says is shown
     if (const std::string piece = writer.take(token); !options.chat) add(piece);
-  SamplingSettings settings{int(options.sample_tokens), options.temperature, options.top_p, uint64_t(options.seed),
-                            std::min(setup.settings.context_length, config.max_positions)};
+  SamplingSettings settings{int(options.sample_tokens),
+                            options.temperature,
+                            options.top_p,
+                            uint64_t(options.seed),
+                            std::min(setup.settings.context_length, setup.model.config.max_positions),
+                            setup.ends};
   Stream stream(setup.device, "sample");
   if (setup.mesh.tensor_degree * setup.mesh.context_degree > 1)
     settings.broadcast_token = [&](int32_t token) {
       return int32_t(broadcast_number(*setup.communicator, stream, token));
     };
-  const std::vector<int> ends = config.end_tokens();
   int64_t left = settings.tokens;
-  sample(trainer, config, setup.prompt, settings, [&](int32_t token) {
+  sample(trainer, setup.prompt, settings, [&](int32_t token) {
     add(writer.take(token));
-    left = std::ranges::count(ends, token) ? -1 : left - 1;
+    left = std::ranges::count(setup.ends, token) ? -1 : left - 1;
     return !stops || !stops();
   });
   add(writer.finish());

@@ -15,15 +15,16 @@ struct SamplingSettings {
   double temperature = 0.8;  // 0: always the most likely token
   double top_p = 1;          // only the most likely tokens that together have this probability (Holtzman et al. 2020)
   uint64_t seed = 0;
-  int window = 1;  // most tokens of context: the trainer's T
+  int window = 1;              // most tokens of context: the trainer's T
+  std::vector<int> ends = {};  // tokens that end a text
   // Takes this rank's token and returns the one that all ranks use. Empty: all ranks have bitwise equal logits, as they
   // do if each computes alone.
   std::function<int32_t(int32_t)> broadcast_token = {};
 };
 
-// Continues `tokens` and calls `emit` for each new token, until emit returns false or the model ends the text. Keys and
+// Continues `tokens` and calls `emit` for each new token, until emit returns false or a token ends the text. Keys and
 // values stay on the device, so that a token costs one row. When the window is full, only its newer half is kept.
-void sample(Trainer& trainer, const ModelConfig& config, std::vector<int32_t> tokens, const SamplingSettings& settings,
+void sample(Trainer& trainer, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit);
 
 // Prints "sample `when`:" and the text that continues --prompt, as the options say, piece by piece; with --chat the

@@ -11,6 +11,7 @@
 #include "llmc/train/chat_prompt.h"
 #include "llmc/train/context.h"
 #include "llmc/train/data_check.h"
+#include "llmc/train/data_folder.h"
 #include "llmc/train/description.h"
 #include "llmc/train/simulation.h"
 #include "llmc/train/tuner.h"
@@ -35,10 +36,14 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
                                     options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
   if (!options.sample_only) open_data();
   if (data.chat) end_at_turns(*data.chat, model.config);
+  end_at_documents(data.delimiter, model.config);
   if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
   choose_prompt();
+  ends = model.config.end_tokens();
+  for (const int token : {data.delimiter.before, data.delimiter.after})
+    if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
   const WindowRule rule =
       trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
   if (trains()) open_sampler(rule);
@@ -66,6 +71,7 @@ Options Setup::complete_options(const std::vector<std::string>& arguments) {
 
 void Setup::open_data() {
   data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
+  data.about_folder = describe_folder(command_line, options);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
 
@@ -83,7 +89,7 @@ void Setup::choose_prompt() {
                       : beginning_of_conversation(*data.train, data.documents, settings.T);
     if (!prompt.empty()) prompt_from = held_out ? "held-out" : "training";
   }
-  if (prompt.empty()) prompt = codec.prompt(options.prompt);
+  if (prompt.empty()) prompt = codec.prompt(options.prompt, data.delimiter.begins_text());
 }
 
 // Returns the tokens that the first rank renders: a template may ask for the time.

@@ -50,6 +50,7 @@ struct Setup {
   RunSettings settings;
   std::vector<int32_t> prompt;     // of samples
   std::string prompt_from;         // "held-out" or "training", if it is from that data
+  std::vector<int> ends;           // tokens that end a sample: the model's, and those between the data's documents
   std::optional<Sampler> sampler;  // of a training, as is `identity`
   std::optional<DataIdentity> identity;
   std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each

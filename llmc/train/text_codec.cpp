@@ -10,6 +10,7 @@
 #include "llmc/base/text.h"
 #include "llmc/tokenizer/byte_level.h"
 #include "llmc/train/shard_manifest.h"
+#include "llmc/train/vocabulary.h"
 
 namespace fs = std::filesystem;
 
@@ -32,31 +33,55 @@ bool begins_with_space(const Tokenizer& tokenizer, int32_t id) {
   return token.starts_with(byte_level(" ")) || token.starts_with("\u2581");
 }
 
+// Returns the token after which the model's texts begin: the one that begins a text, else one that ends the text
+// before it; -1 if it names none.
+int32_t begin_token(const ModelConfig& config) {
+  const Json* named = config.generation.is_null() ? nullptr : config.generation.find("bos_token_id");
+  const std::vector<int> begin = named ? read_tokens(*named) : std::vector<int>(), end = config.end_tokens();
+  if (!begin.empty()) return begin[0];
+  if (config.bos >= 0 || end.empty()) return config.bos;
+  return end[0];
+}
+
 }  // namespace
+
+std::string tokenizer_file(const std::string& asked) {
+  std::error_code error;
+  return fs::is_directory(asked, error) ? (fs::path(asked) / "tokenizer.json").string() : asked;
+}
+
+Tokenizer open_tokenizer(const std::string& asked) {
+  // Short names that people use for a tokenizer, and where the Hugging Face hub has it.
+  constexpr std::pair<const char*, const char*> kHubNames[] = {{"gpt2", "openai-community/gpt2"}};
+  std::error_code error;
+  if (fs::exists(tokenizer_file(asked), error)) return Tokenizer::open(asked);
+  std::string name = "OWNER/NAME";
+  if (!download_command(asked).empty()) name = asked;
+  for (const auto& [known, hub] : kHubNames)
+    if (lower_case(asked) == known) name = hub;
+  fail(
+      "--tokenizer %s: there is no %s\n  expected a tokenizer.json, or the folder that has it; if it "
+      "is one of the Hugging Face hub, fetch it first: %s --include '*.json', then --tokenizer %s",
+      asked.c_str(), tokenizer_file(asked).c_str(), download_command(name).c_str(), fs::path(name).filename().c_str());
+}
 
 TextCodec TextCodec::open(const std::string& asked, const std::string& model, const std::string& data,
                           const ModelConfig& config) {
   TextCodec codec;
   codec.V_ = config.V;
-  codec.model_ = config.name;
-  codec.bos_ = config.bos;
+  codec.bos_ = begin_token(config);
   std::error_code error;
   std::vector<fs::path> places = {asked};
   if (asked.empty()) {
     places = {model};
     for (const ShardFolder& folder : shard_folders(data)) places.push_back(folder.path);
   }
-  if (const std::string fetch = download_command(asked); !fetch.empty())
-    REQUIRE(fs::exists(asked, error),
-            "--tokenizer %s: there is no such folder here\n  if it is one of the Hugging Face hub, fetch it first: %s "
-            "--include '*.json', then --tokenizer %s",
-            asked.c_str(), fetch.c_str(), fs::path(asked).filename().c_str());
   for (const fs::path& place : places) {
     const bool directory = fs::is_directory(place, error);
     if (asked.empty() && !(directory && fs::exists(place / "tokenizer.json", error))) continue;
-    codec.file_ = directory ? place / "tokenizer.json" : place;
+    codec.file_ = tokenizer_file(place.string());
     try {
-      codec.tokenizer_ = Tokenizer::open(place.string());
+      codec.tokenizer_ = open_tokenizer(place.string());
     } catch (const std::exception& refused) {
       if (!asked.empty()) throw;
       codec.why_not_ = refused.what();
@@ -155,14 +180,11 @@ void TextCodec::require_made(const std::string& data) const {
   }
 }
 
-void TextCodec::require_in_model(std::span<const int32_t> tokens) const {
+void TextCodec::require_in_model(std::span<const int32_t> tokens, const char* what) const {
   const auto beyond = std::ranges::find_if(tokens, [&](int32_t token) { return token >= V_; });
-  REQUIRE(
-      beyond == tokens.end(),
-      "the text has the token %d, \"%s\": %s has %d tokens, the model %s %d\n  name the tokenizer that the model was "
-      "made with: --tokenizer DIR; or give a model with random weights as many tokens: --vocab-size %d",
-      *beyond, tokenizer_->token_of(*beyond).value_or("").c_str(), file_.c_str(), tokenizer_->vocabulary_size(),
-      model_.c_str(), V_, tokenizer_->vocabulary_size());
+  if (beyond == tokens.end()) return;
+  fail_beyond_vocabulary(format("%s \"%s\"", what, tokenizer_->token_of(*beyond).value_or("").c_str()), *beyond, V_,
+                         {tokenizer_->vocabulary_size(), file_});
 }
 
 std::vector<int32_t> TextCodec::encode(const std::string& text, bool begin) const {
@@ -198,7 +220,7 @@ std::string TextCodec::why_none() const {
   return why_not_.empty() ? "the model has no tokenizer here" : "the model's tokenizer is not supported:\n" + why_not_;
 }
 
-std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
+std::vector<int32_t> TextCodec::prompt(const std::string& text, int32_t start) const {
   if (!text.empty()) {
     std::vector<int32_t> tokens = encode(text, true);
     if (const size_t begin = tokenizer_ ? tokenizer_->begin_tokens().size() : 0;
@@ -208,6 +230,7 @@ std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
     }
     return tokens;
   }
+  if (start >= 0) return {start};
   const auto tokens_of = [&](const char* few, bool begin) {
     std::vector<int32_t> tokens = tokenizer_ ? tokenizer_->encode(few, begin) : std::vector<int32_t>();
     std::erase_if(tokens, [&](int32_t token) { return token >= V_; });
@@ -215,7 +238,7 @@ std::vector<int32_t> TextCodec::prompt(const std::string& text) const {
   };
   std::vector<int32_t> tokens = tokens_of("", true);
   if (!tokens.empty()) return tokens;
-  if (bos_ >= 0 && !bytes_) return {bos_};
+  if (bos_ >= 0 && bos_ < V_ && !bytes_) return {bos_};
   tokens = tokens_of("\n", false);
   return tokens.empty() ? std::vector<int32_t>{V_ > '\n' ? '\n' : 0} : tokens;
 }

@@ -13,6 +13,11 @@
 #include "llmc/model/config.h"
 #include "llmc/tokenizer/tokenizer.h"
 
+// Returns the path of the tokenizer.json that --tokenizer names: itself, or the one in the folder.
+std::string tokenizer_file(const std::string& asked);
+// Opens it. Throws, with what to fetch, if there is none.
+Tokenizer open_tokenizer(const std::string& asked);
+
 class TextCodec {
  public:
   // Opens the tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's
@@ -53,14 +58,16 @@ class TextCodec {
   void require_made(const std::string& data) const;
 
   // Throws, with the token and the way out, if one of these tokens of the tokenizer is beyond the model's vocabulary.
-  void require_in_model(std::span<const int32_t> tokens) const;
+  // `what` names it in the message.
+  void require_in_model(std::span<const int32_t> tokens, const char* what = "the text's token") const;
 
   // Returns the tokens of a text; `begin` adds those that begin one. Without a tokenizer or bytes, the text is token
   // numbers between spaces. Throws on a number that is not a token, and if the text has a token that the model lacks.
   std::vector<int32_t> encode(const std::string& text, bool begin) const;
-  // Returns how a sample begins: with the tokens of the prompt or, if it is empty, with begin-of-text, else with a
-  // newline. A prompt that spells the tokens that begin a text has them once.
-  std::vector<int32_t> prompt(const std::string& text) const;
+  // Returns how a sample begins: with the tokens of the prompt. If it is empty, with the token `start` if that is not
+  // negative, else with those that begin a text, else with the one that ends it, else with a newline. A prompt that
+  // spells the tokens that begin a text has them once.
+  std::vector<int32_t> prompt(const std::string& text, int32_t start = -1) const;
 
   // Returns the bytes of UTF-8 text that a token stands for: 0 for special tokens, and for all tokens if text is not
   // read. If the token `begins` a text, the space that some tokenizers put before a text is not counted.
@@ -83,10 +90,9 @@ class TextCodec {
  private:
   std::optional<Tokenizer> tokenizer_;
   std::string file_, why_not_;  // the path; why a file that was found is not read
-  std::string model_;           // the model's name, for messages
   std::optional<std::optional<int32_t>> kept_token_;
   bool bytes_ = false, cuts_ = false;
   bool puts_space_ = false;  // the tokenizer puts a space before a text, as SentencePiece does
   int V_ = 0;
-  int32_t bos_ = -1;
+  int32_t bos_ = -1;  // after which the model's texts begin
 };

@@ -212,7 +212,7 @@ std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec
     }
   };
   const std::string rules = format(
-      "text shards 2, Unicode %s and %s, token %d before each document, special tokens are %s, %lld tokens a shard",
+      "text shards 3, Unicode %s and %s, token %d before each document, special tokens are %s, %lld tokens a shard",
       pattern_unicode_version().c_str(), unicode_form_version().c_str(), codec.document_token().value_or(-1),
       spelled == SpelledTokens::letters ? "letters" : "tokens", (long long)tokens_per_shard);
   sum.add(rules.data(), rules.size());
@@ -296,19 +296,24 @@ class TextCutter {
       for (const Part& part : round) {
         REQUIRE(part.error.empty(), "%s: %s", part.file->path().c_str(), part.error.c_str());
         writer.write(part.ids);
+        if (!part.ids.empty()) largest_ = std::max(largest_, std::ranges::max(part.ids));
         if (special_ == 0) first_special_ = part.first_special;
         special_ += part.special;
       }
     }
     writer.finish();
   }
+  int32_t largest() const { return largest_; }  // token
   int64_t special() const { return special_; }  // special tokens that the texts spell
   const std::string& first_special() const { return first_special_; }
 
  private:
   void encode(Part& part, TextEncoder& encoder) const {
     try {
-      if (part.begins && begin_) part.ids.push_back(*begin_);
+      if (part.begins && begin_) {
+        part.ids.push_back(*begin_);
+        rules_.codec.require_in_model(part.ids, "the document's first token");
+      }
       encoder.encode(part.text, false, part.ids);
       rules_.codec.require_in_model(part.ids);
       const std::vector<SpecialTokens::Found> special = rules_.special.all(part.text);
@@ -321,6 +326,7 @@ class TextCutter {
 
   const CutRules& rules_;
   std::optional<int32_t> begin_;  // begins each document
+  int32_t largest_ = 0;
   int64_t special_ = 0;
   std::string first_special_;
   ThreadPool pool_;
@@ -361,6 +367,7 @@ std::string cut_into_cache(const std::vector<std::string>& paths, const TextCode
                                             .set("tokenizer", codec.file())
                                             .set("shards", writer.shards().size())
                                             .set("tokens", writer.tokens())
+                                            .set("largest_token", cutter.largest())
                                             .set("special_tokens", cutter.special())
                                             .set("first_special_token", cutter.first_special())
                                             .dump(1) +
@@ -423,6 +430,8 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, SpelledT
           "machines share with --cache DIR",
           folder.c_str(), here ? "another rank" : "this rank");
   const Json made_of = Json::read(fs::path(folder) / kMadeOf);
+  codec.require_in_model(std::vector{int32_t(made_of.get_int("largest_token"))},
+                         (pattern + ": the text's token").c_str());
   const int64_t special = made_of.get_int("special_tokens");
   const bool letters = spelled == SpelledTokens::letters;
   const std::string of_these =

@@ -4,8 +4,8 @@
 //   runs/cache/2f7d…/text_000001.bin …    the tokens, as dev/data/prepare writes them: 1e8 per shard, uint16 if the
 //                                         vocabulary has at most 65,536 entries
 //   runs/cache/2f7d…/manifest.json        as dev/data/prepare writes it: tokens and checksums of each shard
-//   runs/cache/2f7d…/made_of.json         the files and the tokenizer; how many shards and tokens, and how many special
-//                                         tokens the text spells
+//   runs/cache/2f7d…/made_of.json         the files and the tokenizer; how many shards and tokens, the largest token, and
+//                                         how many special tokens the text spells
 //
 // Each file is a document. It begins with the tokenizer's begin-of-text, else its end-of-text, if there is one. Special
 // tokens that are spelled out in the text are read as letters, or as themselves with --special-tokens parse. Bytes that

@@ -6,7 +6,9 @@
 #include <filesystem>
 
 #include "llmc/base/error.h"
+#include "llmc/base/foreign_file.h"
 #include "llmc/base/text.h"
+#include "llmc/train/vocabulary.h"
 
 static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read as they are");
 
@@ -89,8 +91,9 @@ void require_raw_tokens(const InputFile& file, int largest, int vocab_size) {
   if (looks_like_text(file, header))
     fail("shard %s: magic %d, and the file looks like plain text\n  %s: rename it to .txt to train on its bytes",
          file.path().c_str(), magic, expected.c_str());
-  fail("shard %s: wrong magic %d\n  %s: this is no shard of llm.c's; write it with llm.c's dev/data scripts",
-       file.path().c_str(), magic, expected.c_str());
+  const std::string foreign = foreign_file({reinterpret_cast<const char*>(&header), sizeof header});
+  fail("shard %s: wrong magic %d\n  %s: %s", file.path().c_str(), magic, expected.c_str(),
+       foreign.empty() ? "this is no shard; dev/data/prepare writes shards of text" : foreign.c_str());
 }
 
 // Calls f with the shard's tokens as a pointer to their own type.
@@ -114,6 +117,18 @@ int64_t find_not_below(const Token* tokens, int64_t count, uint32_t limit) {
     if (largest >= limit) break;
   }
   return std::find_if(tokens + start, tokens + count, [limit](Token token) { return token >= limit; }) - tokens;
+}
+
+// Returns what may be meant by a name that matches no file: "; …", or "".
+std::string hint_about_name(const std::string& name) {
+  constexpr const char* kPrepared[] = {"tinyshakespeare", "tinystories", "fineweb-edu"};  // names that dev/data knows
+  const bool prepared = std::count(std::begin(kPrepared), std::end(kPrepared), name) > 0;
+  if (prepared || !download_command(name).empty())
+    return format("; %s: dev/data/prepare %s --tokenizer DIR --out DIR, then --train-data DIR",
+                  prepared ? "dev/data knows this data set, and makes shards of it"
+                           : "if it is a data set of the Hugging Face hub, fetch it first",
+                  name.c_str());
+  return name.find(',') == name.npos ? "" : format("; several files are one pattern: '{%s}'", name.c_str());
 }
 
 }  // namespace
@@ -183,11 +198,10 @@ void TokenDataset::read_checked_mask(const Shard& shard, int64_t start, int64_t 
 }
 
 void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) const {
-  fail("%s %s: token %lld is %lld\n  expected tokens below the model's vocabulary of %d: %s",
-       is_text_ ? "text" : "shard", shard.file->path().c_str(), (long long)(shard.first + at), (long long)token,
-       vocab_size_,
-       is_text_ ? "bytes need a model of 256 tokens; choose one, or tokenize the text"
-                : "train a model with a larger vocabulary, or tokenize the data with this model's tokenizer");
+  const std::string& path = shard.file->path();
+  fail_beyond_vocabulary(
+      format("%s %s: token %lld", is_text_ ? "text" : "shard", path.c_str(), (long long)(shard.first + at)), token,
+      vocab_size_, vocabulary_of_shard(path, shard.token_bytes, token));
 }
 
 // Reads tokens [start, start+count), checks all of them, and only then calls f with them: f may use each as an index.
@@ -228,13 +242,10 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size) {
   REQUIRE(vocab_size >= 1, "cannot open '%s' for a vocabulary of %d tokens\n  expected at least 1", pattern.c_str(),
           vocab_size);
   const std::vector<std::string> paths = glob(pattern);
-  const bool of_the_hub = !download_command(pattern).empty();
   REQUIRE(!paths.empty(),
           "no data: nothing matches '%s'\n  expected at least one file: check the path, and quote a pattern "
-          "('data/*.bin')%s%s%s",
-          pattern.c_str(),
-          of_the_hub ? "; if it is a data set of the Hugging Face hub, fetch it first: dev/data/prepare " : "",
-          of_the_hub ? pattern.c_str() : "", of_the_hub ? " --tokenizer DIR --out DIR" : "");
+          "('data/*.bin')%s",
+          pattern.c_str(), hint_about_name(pattern).c_str());
 
   TokenDataset data;
   data.vocab_size_ = vocab_size;

@@ -76,8 +76,13 @@ void TrainingLoop::open_folder() {
   const int64_t nodes = sum_number(communicator, stream, ranks.local_rank == 0);
   const Json start = start_record(setup_.first_step(), ranks, setup_.device.info(), communicator, stream);
   if (ranks.rank == 0) {
-    if (reopens) folder_ = RunFolder::reopen(setup_.resume->run_folder, setup_.first_step());
-    else folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
+    if (reopens) {
+      folder_ = RunFolder::reopen(setup_.resume->run_folder);
+      setup_.resume->require_newest();
+      folder_->roll_back(setup_.first_step());
+    } else {
+      folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
+    }
     for (const std::string& what : folder_->moved()) console_.line(what);
     folder_->write_about(options_json(setup_.requested, Scope::machine),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,

@@ -12,13 +12,20 @@ from llmc_runs.bar_chart import COLORS
 TITLES = {
     "loss": ("Training loss", "nats a token"),
     "val_loss": ("Held-out loss", "nats a token"),
+    "val_bits_per_byte": ("Held-out loss", "bits a byte of text"),
+    "choices_acc": ("Right answers", "acc: the likeliest ending, of all questions"),
+    "choices_acc_norm": ("Right answers", "acc_norm: the likeliest by character"),
+    "choices_acc_norm_tokens": ("Right answers", "acc_norm_tokens: the likeliest by token"),
     "grad_norm": ("Gradient norm", "before clipping"),
     "lr": ("Learning rate", ""),
     "tokens_per_s": ("Throughput", "tokens a second"),
     "mfu": ("Model FLOPs utilization", "of bf16's peak, causal"),
     "step_ms": ("Time of a step", "ms"),
+    "fp8_overflows": ("FP8 overflows", "tensors with numbers beyond their scale"),
+    "fp8_underflows": ("FP8 underflows", "tensors whose numbers all became 0"),
 }
 EXACT = ("lr",)  # no noise: never smoothed
+FRACTIONS = ("choices_acc", "choices_acc_norm", "choices_acc_norm_tokens", "mfu")
 LOGARITHMIC = ("loss", "val_loss", "grad_norm")  # if the reader wants so
 
 
@@ -41,6 +48,8 @@ def chart(name, all_curves, x_range, crosshair):
     """A figure with a curve a run, called run:<number>; `smooth` is the column that page.js computes."""
     plot = figure(name=name, height=260, sizing_mode="stretch_width", x_range=x_range, tools="", window_axis="x",
                   toolbar_location="above", toolbar_inner=True, min_border_left=46, min_border_right=12)
+    if name in FRACTIONS:
+        plot.y_range.default_span = 0.1  # of the axis of a constant; else it would be 2
     for number, curves in enumerate(all_curves):
         if name in curves:
             dense = is_dense(curves[name], curves)

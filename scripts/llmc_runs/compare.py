@@ -32,12 +32,17 @@ class Row:
     run: Run
     facts: dict
     config: dict
-    losses: dict  # step → loss; None where a step had nothing to learn
+    losses: dict  # step → loss of its batch; None where a step had nothing to learn
+    held_out: dict  # step → held-out loss after so many steps
     timed: tuple  # the first and the last step whose time counts
     speed: float  # tokens/s per GPU
     beside_first: float | None = None  # beside the first run of its kind
     fp8_gain: float | None = None  # beside the first run of its kind in bf16
     scaling: float | None = None  # beside the run of the same precision with the fewest GPUs
+
+    def held_out_until(self, step):
+        """(step, held-out loss) of the last validation after at most so many steps; (None, None) if there is none."""
+        return max(((at, loss) for at, loss in self.held_out.items() if at <= step), default=(None, None))
 
     @property
     def timed_steps(self):
@@ -85,7 +90,8 @@ def read_row(run, warm_up):
         if not isinstance(value, kind) or (kind is int and value < (name != "first_step")):
             raise RunError(f'{run.folder}/run.json: "{name}" is {value!r}, expected a value as train_llama writes it\n'
                            "  train it again, or leave it out")
-    trained = [line for line in run.read() if "step_ms" in line.scalars and "tokens_per_s" in line.scalars]
+    lines = run.read()
+    trained = [line for line in lines if "step_ms" in line.scalars and "tokens_per_s" in line.scalars]
     started = [line for line in trained if line.step > facts["first_step"]]
     if not started:
         raise RunError(f"{run.log} has no step after step {facts['first_step']}, where the run started\n"
@@ -98,7 +104,8 @@ def read_row(run, warm_up):
     if not all(second > 0 for second in seconds):
         raise RunError(f"{run.log}: the step_ms of a step is not above 0: {min(seconds) * 1e3:g}")
     tokens = sum(line.scalars["tokens_per_s"] * second for line, second in zip(timed, seconds))
-    return Row(run, facts, run.config(), {line.step: line.scalars.get("loss") for line in trained},
+    held_out = {line.step: line.scalars["val_loss"] for line in lines if "val_loss" in line.scalars}
+    return Row(run, facts, run.config(), {line.step: line.scalars.get("loss") for line in trained}, held_out,
                (timed[0].step, timed[-1].step), tokens / sum(seconds) / facts["ranks"])
 
 
@@ -173,6 +180,15 @@ def optional(value, form):
     return "–" if value is None else form(value)
 
 
+def loss_text(loss):
+    return f"{loss:.4f}"
+
+
+def held_out_text(row, step, with_step):
+    at, loss = row.held_out_until(step)
+    return optional(loss, loss_text) + (f" (step {at})" if with_step and at is not None else "")
+
+
 def speed_text(speed):
     return f"{speed:,.0f}" if speed >= 1000 else f"{speed:.4g}"
 
@@ -189,6 +205,8 @@ def differs(rows, value):
 
 def markdown(rows, step, warm_up):
     unit = "GPU" if all(row.facts["gpu"] for row in rows) else "rank"
+    measured = {row.held_out_until(step)[0] for row in rows} - {None}
+    held_out = f"held-out loss after {min(measured)} steps" if len(measured) == 1 else "held-out loss"
     columns = {
         "run": lambda row: row.run.name.replace("|", "\\|"),
         "nodes": lambda row: f"{row.facts['nodes']}",
@@ -201,8 +219,11 @@ def markdown(rows, step, warm_up):
         "beside first of its kind": lambda row: optional(row.beside_first, lambda value: f"{value:+.1f}%"),
         "FP8 beside bf16": lambda row: optional(row.fp8_gain, fp8_text),
         f"beside fewest {unit}s": lambda row: optional(row.scaling, lambda value: f"{value:.1f}%"),
-        f"loss after {step} steps": lambda row: optional(row.losses[step], lambda value: f"{value:.4f}"),
+        f"training loss of step {step}": lambda row: optional(row.losses[step], loss_text),
+        held_out: lambda row: held_out_text(row, step, with_step=len(measured) > 1),
     }
+    if not measured:
+        del columns[held_out]
     common = [name for name in ("device", "tokens per sequence", "tokens per step")
               if not differs(rows, columns[name])]
     lead = ", ".join(f"{name}: {columns[name](rows[0])}" for name in common)
@@ -211,7 +232,8 @@ def markdown(rows, step, warm_up):
             *grid([name for name in columns if name not in common], columns, rows), "",
             f"tokens/s/{unit}: tokens over time of a run's steps after its warm-up of {warm_up} "
             f"step{'s' * (warm_up != 1)}. Kind: the same device, tokens per sequence and number of {unit}s. "
-            f"Beside fewest {unit}s: percent of the speed per {unit} that the same precision has on the fewest {unit}s."]
+            f"Beside fewest {unit}s: percent of the speed per {unit} that the same precision has on the fewest {unit}s. "
+            f"Training loss: of the batch of step {step} alone. Held-out loss: the last one measured until then."]
     few = [f"{row.run.name} ({row.timed_steps})" for row in rows if row.timed_steps < FEW_STEPS]
     if few:
         text += ["", f"Fewer than {FEW_STEPS} steps were timed, so the speed is a rough one: {', '.join(few)}."]
@@ -247,12 +269,13 @@ def csv_text(rows, step):
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "model", "device", "nodes", "ranks", "precision", "seq_len", "global_batch", "micro_batch",
                      "first_timed_step", "last_timed_step", "tokens_per_s_per_rank", "percent_beside_first",
-                     "percent_fp8_beside_bf16", "percent_of_fewest_ranks", "loss_step", "loss"])
+                     "percent_fp8_beside_bf16", "percent_of_fewest_ranks", "loss_step", "loss", "held_out_step", "held_out_loss"])
     for row in rows:
         facts = row.facts
         writer.writerow([row.run.name, facts["model_name"], facts["device"], facts["nodes"], facts["ranks"],
                          row.precision, facts["seq_len"], facts["global_batch"], facts["micro_batch"], *row.timed,
-                         row.speed, row.beside_first, row.fp8_gain, row.scaling, step, row.losses[step]])
+                         row.speed, row.beside_first, row.fp8_gain, row.scaling, step, row.losses[step],
+                         *row.held_out_until(step)])
     return text.getvalue()
 
 

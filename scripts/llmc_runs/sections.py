@@ -40,7 +40,21 @@ def final_figures(pages):
             columns.setdefault(title, {})[number] = cell
     rows = [[name] + [cells.get(number, "–") for cells in columns.values()]
             for number, name in enumerate(run_names(pages))]
-    return table(["run", *columns], rows, "figures")
+    return table(["run", *columns], rows, "figures") + note_about_tokenizers(pages)
+
+
+def note_about_tokenizers(pages):
+    """What cannot be compared between runs of different tokenizers."""
+    if len({tokenizer(page.run.facts()) for page in pages}) == 1:
+        return ""
+    return ("<p>The runs have different tokenizers: their losses in nats a token are not comparable. "
+            "Those in bits a byte are.</p>")
+
+
+def tokenizer(facts):
+    """What tells it apart: its checksum, or the size of the vocabulary where it is not known."""
+    model = facts.get("model")
+    return str(facts.get("tokenizer") or (model.get("vocab_size") if isinstance(model, dict) else ""))
 
 
 def figures(page):

@@ -3,6 +3,11 @@
 from dataclasses import asdict, dataclass, field
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """ "1 document", "1,200 documents"."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 @dataclass
 class Counts:
     rows: int = 0  # of JSON lines and tables

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from llmc_data import manifest
+from llmc_data.counts import counted
 from llmc_data.errors import DataError, exit_code
 from llmc_data.shards import MASK, Shard, open_shard, sha256_of
 from llmc_data.tokenizer import ByteTokenizer, Tokenizer
@@ -44,7 +45,7 @@ def describe_tokens(shard: Shard, content: dict | None, tokenizer, length: int) 
         of = content["delimiter"]
         both = [(of["token"], of["id"])] + ([(of["end_token"], of["end_id"])] if "end_id" in of else [])
         counts = [sum(int((chunk == number).sum()) for chunk in chunks(tokens)) for _, number in both]
-        said = [f"{count:,} delimiters ({token}, {id})" for count, (token, id) in zip(counts, both, strict=True)]
+        said = [f"{counted(count, 'delimiter')} ({token}, {id})" for count, (token, id) in zip(counts, both, strict=True)]
         yield "documents", ", ".join(said)
     yield "begins", repr(head_of(tokens[:length], tokenizer))
     mask = shard.path.with_suffix(".mask")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llmc_data import delimiter, manifest, progress, rows
 from llmc_data.conversion import Conversion
+from llmc_data.counts import counted
 from llmc_data.download import cache_folder
 from llmc_data.encode import Encoding
 from llmc_data.errors import DataError, exit_code
@@ -23,6 +24,8 @@ from llmc_data.unchanged import refuse_changed
 EMPTY_NAMED = 8  # of the files
 SEQUENCE, EPOCHS = 512, 4  # of the line that trains on conversations, if they are many: README.md's
 FEWEST_STEPS = 24  # of that line: few conversations need more epochs
+FEWEST = 128  # tokens of a split from which on a held-out loss says something: a sequence of the smallest model
+LONGEST_OF_TINY, LONGEST_OF_MODEL = 1024, 4096  # sequences that the trainer takes by default
 
 
 def number_of_tokens(text: str) -> int:
@@ -240,70 +243,89 @@ def summary(content: dict, options: argparse.Namespace) -> str:
     for split, of in content["splits"].items():
         shards = sum(record["split"] == split for record in content["shards"])
         lines.append(
-            f"{split:5}  {of['tokens']:>15,} tokens  {of['documents']:>11,} documents"
-            f"  {of['text_bytes']:>15,} bytes of text  {shards} shard{'s' * (shards > 1)}"
+            f"{split:5}  {of['tokens']:>15,} token{'s' * (of['tokens'] != 1)}"
+            f"  {of['documents']:>11,} document{'s' * (of['documents'] != 1)}"
+            f"  {of['text_bytes']:>15,} byte{'s' * (of['text_bytes'] != 1)} of text  {counted(shards, 'shard')}"
         )
         if "learnt" in of:
-            lines.append(f"       learnt: {of['learnt']:,} of {of['tokens']:,} tokens")
+            lines.append(f"       learnt: {of['learnt']:,} of {counted(of['tokens'], 'token')}")
         if nothing := of.get("documents_not_learnt"):
-            lines.append(f"       nothing is learnt of {nothing:,} of {of['documents']:,} conversations")
+            lines.append(f"       nothing is learnt of {nothing:,} of {counted(of['documents'], 'conversation')}")
     lines += remarks(content)
     if content["replaced_characters"]:
-        lines.append(f"{content['replaced_characters']} characters were not UTF-8; they are U+FFFD now")
-    if "val" not in content["splits"] and content["command"]["val_fraction"]:
-        lines.append("no document fell to the held-out split: there are too few for this --val-fraction")
+        replaced = counted(content["replaced_characters"], "character was", "characters were")
+        lines.append(f"{replaced} not UTF-8; U+FFFD stands there now")
     if "train" not in content["splits"]:
-        lines.append("all documents fell to the held-out split: there is nothing to train on")
+        lines.append("all documents are held out, and there is nothing to train on: give a smaller --val-fraction")
     if not all("xxh64" in record for record in content["shards"]):
         lines.append(
             "the trainer verifies these shards with --check-data alone: blocks have no checksums without xxhash"
         )
-    lines.append(training_command(content, options))
+    if (lack := lack_of_held_out(content)) and content["command"]["val_fraction"]:
+        lines.append(lack)
+    if "train" in content["splits"]:
+        lines.append(train_command(content, options))
     return "\n".join(lines)
 
 
-def training_command(content: dict, options: argparse.Namespace) -> str:
-    """It trains on the shards. Of conversations, and a model's folder with weights, with README.md's numbers."""
-    shards = {split: shlex.quote(f"{options.out}/{content['name']}_{split}_*.bin") for split in ("train", "val")}
-    command, model = "./train_llama", options.tokenizer
-    has_model = model is not None and (model / "config.json").is_file()
-    if has_model:
-        command += f" --model {shlex.quote(str(model))}"
-    command += f" --train-data {shards['train']}"
-    if "val" in content["splits"]:
-        command += f" --val-data {shards['val']}"
-    if content["delimiter"] and any("learnt" in of for of in content["splits"].values()):
-        command += " --packed-documents on"
-    tokens = content["splits"].get("train", {"tokens": 0})["tokens"]
-    if options.chat and has_model and any(model.glob("*.safetensors")) and tokens > 1:
-        length = min(SEQUENCE, tokens - 1)
-        sequences = -(-tokens // length)  # of which so few make an epoch that a step has one
-        epochs = max(EPOCHS, -(-FEWEST_STEPS // sequences))
-        command += f" --seq-len {length} --epochs {epochs} --lr 3e-4 --out runs/tuned"
-    return command
+def lack_of_held_out(content: dict) -> str:
+    """Why nothing can be measured with the held-out split, and what to do; "" if it has enough tokens."""
+    splits, fraction = content["splits"], content["command"]["val_fraction"]
+    tokens = splits.get("val", {"tokens": 0})["tokens"]
+    if tokens > FEWEST or "train" not in splits:
+        return ""
+    what = f"too little is held out ({counted(tokens, 'token')})" if tokens else "nothing is held out"
+    documents = sum(of["documents"] for of in splits.values())
+    wanted = f"give a larger --val-fraction than {fraction:g}, or more documents" if documents > 1 else "give more"
+    if documents == len(content["command"]["sources"]) and not content["command"]["document_separator"]:
+        wanted += "; --document-separator divides a text file into several"
+    return f"{what} of {counted(documents, 'document')}: {wanted}"
+
+
+def train_command(content: dict, options: argparse.Namespace) -> str:
+    """The command that trains on the shards. Sequences are those of the default, if the training data are long enough; of
+    conversations, and of a model's folder with weights, with README.md's numbers."""
+    splits, of_splits = ["train"] + ["val"] * (not lack_of_held_out(content)), content["splits"]
+    model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
+    words = ["./train_llama"] + ["--model", shlex.quote(str(model))] * (model is not None)
+    for split in splits:
+        words += [f"--{split}-data", shlex.quote(f"{options.out}/{content['name']}_{split}_*.bin")]
+    if content["delimiter"] is not None and any("learnt" in of for of in of_splits.values()):
+        words += ["--packed-documents", "on"]
+    room = max(1, of_splits["train"]["tokens"] - 1)  # a sequence, and the label of its last token
+    if options.chat and model and any(model.glob("*.safetensors")):
+        length = min(SEQUENCE, room)
+        sequences = -(-(room + 1) // length)  # of which so few make an epoch that a step has one
+        words += ["--seq-len", str(length), "--epochs", str(max(EPOCHS, -(-FEWEST_STEPS // sequences)))]
+        words += ["--lr", "3e-4", "--out", "runs/tuned"]
+    elif room < (LONGEST_OF_MODEL if model else LONGEST_OF_TINY):
+        words += ["--seq-len", str(1 << max(0, room.bit_length() - 1))]
+    return " ".join(words)
 
 
 def remarks(content: dict) -> list[str]:
     """What was met in the sources. (An older manifest does not say it.)"""
     lines, of = [], content.get("rows", {})
     for shape, count in of.get("kinds", {}).items():
-        lines.append(f"{count:,} conversations from {shape}")
+        lines.append(f"{counted(count, 'conversation')} from {shape}")
     if several := of.get("of_several_documents"):
         lines.append(
-            f"{several:,} conversations became several documents: the template renders earlier answers differently"
+            f"{counted(several, 'conversation')} became several documents: the template renders earlier answers differently"
             " when more follow"
         )
     if skipped := of.get("skipped"):
-        lines.append(f"skipped {skipped:,} of {of['read']:,} rows: they are bad; --bad-rows error ends at the first")
+        lines.append(f"skipped {skipped:,} of {counted(of['read'], 'row')} as bad; --bad-rows error ends at the first")
     if empty := content.get("empty_files"):
-        lines.append(f"skipped {len(empty)} empty file{'s' * (len(empty) > 1)}: {', '.join(empty[:EMPTY_NAMED])}")
+        lines.append(f"skipped {counted(len(empty), 'empty file')}: {', '.join(empty[:EMPTY_NAMED])}")
     spelt = content.get("special_tokens_spelt", {"count": 0})
+    spelt_tokens = counted(spelt["count"], "special token is", "special tokens are")
+    stay = "it stays" if spelt["count"] == 1 else "they stay"
     if spelt["count"] and content.get("chat"):
-        lines.append(f"{spelt['count']:,} special tokens are spelt by others than the assistant; they stay text")
+        lines.append(f"{spelt_tokens} spelt by others than the assistant; {stay} text")
     elif spelt["count"] and content["command"]["special_tokens"] == "text":
         lines.append(
-            f"{spelt['count']:,} special tokens are spelt in the texts, the first {spelt['first']}; they are cut into"
-            " letters: --special-tokens parse makes them tokens, and --document-separator TOKEN divides texts at one"
+            f"{spelt_tokens} spelt in the texts, the first {spelt['first']}; they are cut into letters: --special-tokens"
+            " parse makes them tokens, and --document-separator TOKEN divides texts at one"
         )
     if content.get("chat") and not content["delimiter"]:
         lines.append("nothing stands between conversations: the template puts every token that could into its turns")

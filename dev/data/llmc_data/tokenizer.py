@@ -1,6 +1,7 @@
 """Text → tokens: by any tokenizer.json, or byte by byte."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,16 @@ PART = 1 << 19  # bytes of a long text that are tokenized at once
 USUAL_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 USUAL_END = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 USUALLY_NOTHING = ("<pad>", "[PAD]", "<unk>")  # tokens that stand for nothing in a text
+
+
+HUB_NAMES = {"gpt2": "openai-community/gpt2"}  # short names that people use for a tokenizer
+
+
+def download_command(name: str) -> str:
+    """What fetches a tokenizer of the hub, and the option that takes it."""
+    hub = HUB_NAMES.get(name.lower(), name if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) else "OWNER/NAME")
+    folder = hub.split("/")[1]
+    return f"hf download {hub} --local-dir {folder} --include '*.json', then --tokenizer {folder}"
 
 
 class ByteTokenizer:
@@ -60,7 +71,8 @@ class Tokenizer:
         self.name = self.path.resolve().parent.name if self.path.name == FILE else self.path.stem
         if not self.path.is_file():
             raise DataError(
-                f"there is no {self.path}\n  --tokenizer takes a tokenizer.json, or the folder that has one"
+                f"there is no {self.path}\n  --tokenizer takes a tokenizer.json, or the folder that has one; if it is one"
+                f" of the Hugging Face hub, fetch it first: {download_command(str(path))}"
             )
         try:
             self.rules = json.loads(self.path.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import INSPECT, expected_shards, files_of, manifest_of, mask, prepare, refusal, run, shard, shards_of
+from conftest import INSPECT, expected_shards, files_of, manifest_of, mask, prepare, refusal, run, shard, shards_of, write_jsonl
 
 COMMON = ("--name", "x", "--processes", 1, "--val-fraction", 0)
 GOOD = b'{"text": "good"}\n'
@@ -307,7 +307,37 @@ def test_a_source_that_changed_where_it_was_read(tmp_path):
 
 def test_few_documents_say_so(tmp_path):
     (tmp_path / "d.txt").write_text("text")
-    assert "no document fell to the held-out split" in prepare(tmp_path / "d.txt", "--out", tmp_path / "o").stdout
+    said = prepare(tmp_path / "d.txt", "--out", tmp_path / "o").stdout
+    assert "nothing is held out of 1 document: give more; --document-separator divides a text file into several" in said
+
+
+def test_the_command_that_is_printed(tmp_path):
+    """Its sequences are not longer than the data, and it names no held-out split of a few tokens."""
+
+    def last_lines(documents: int, *options) -> list[str]:
+        source = write_jsonl(tmp_path / "d.jsonl", ["some words of a text"] * documents)
+        return prepare(source, "--out", tmp_path / "o", "--restart", *options).stdout.splitlines()[-2:]
+
+    few = "give a larger --val-fraction than 0.01, or more documents"
+    shards = f"{tmp_path}/o/d_train_*.bin"
+    assert last_lines(3) == [
+        f"nothing is held out of 3 documents: {few}",
+        f"./train_llama --train-data '{shards}' --seq-len 32",
+    ]
+    assert last_lines(200) == [
+        f"too little is held out (21 tokens) of 200 documents: {few}",
+        f"./train_llama --train-data '{shards}'",
+    ]
+    command = f"./train_llama --train-data '{shards}' --val-data '{tmp_path}/o/d_val_*.bin'"
+    assert last_lines(200, "--val-fraction", 0.2)[-1] == command
+
+
+def test_a_tokenizer_that_is_not_here(tmp_path):
+    (tmp_path / "d.txt").write_text("text")
+    names = {"GPT2": "openai-community/gpt2", "Qwen/Qwen3-0.6B": "Qwen/Qwen3-0.6B", "some": "OWNER/NAME"}
+    for name, hub in names.items():
+        refused = refusal(tmp_path / "d.txt", "--out", tmp_path / "o", "--tokenizer", name)
+        assert f"fetch it first: hf download {hub} --local-dir {hub.split('/')[1]} --include '*.json'" in refused
 
 
 @pytest.mark.parametrize(

@@ -400,7 +400,7 @@ def test_prompts_with_completions(table, llama3, tmp_path):
     strings = [{"prompt": m["content"], "completion": CONVERSATION[n + 1]["content"]} for n, m in enumerate(CONVERSATION[:1])]
     expected, _ = written(llama3, tmp_path, [{"messages": CONVERSATION[:2]}])
     shards, said = written(llama3, tmp_path, strings, table=table)
-    assert shards == expected and "1 conversations from prompt and completion\n" in said
+    assert shards == expected and "1 conversation from prompt and completion\n" in said
     silent = [CONVERSATION[1] | {"weight": 0}]
     expected, _ = written(llama3, tmp_path, [{"messages": CONVERSATION[:1] + silent + CONVERSATION[2:]}])
     shards, _ = written(llama3, tmp_path, [{"prompt": CONVERSATION[:3], "completion": CONVERSATION[3:]}], table=table)

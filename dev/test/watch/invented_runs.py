@@ -29,7 +29,7 @@ def long_run(folder, steps=20000, spike=12345):
         loss = 2 + 4 * math.exp(-step / 3000) + 0.1 * math.sin(step * 12.9898)
         loss = 50.0 if step == spike else "nan" if step == spike + 1 else loss
         lines.append({"step": step, "loss": loss, "grad_norm": 1 + math.cos(step), "lr": 1e-3 * (1 - step / steps / 2),
-                      "step_ms": 500.0, "tokens_per_s": 2e6, "mfu": 0.41})
+                      "step_ms": 500.0, "tokens_per_s": 2e6, "mfu": 0.41, "unheard_of": step})
         if step % 2000 == 0:
             lines.append({"step": step, "val_loss": 2.1 + 4 * math.exp(-step / 3000), "choices_acc": step / steps})
     lines.append({"step": steps, "sample": "line one\n<b>line two</b>"})

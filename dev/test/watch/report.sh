@@ -16,6 +16,10 @@ check "is said to be running" grep -q '<span class="live">running' "$scratch/liv
 wait "$!"
 check "a run that has ended" scripts/report "$scratch/base" -o "$scratch/ended.html"
 check "is said to have ended" eval '! grep -q "<span class=\"live\">" "$scratch/ended.html" && grep -q "<td>ended</td>" "$scratch/ended.html"'
+cp -r "$scratch/base" "$scratch/words" && sed -i 's/"tokenizer": "bytes"/"tokenizer": "0123456789abcdef"/' "$scratch/words/run.json"
+check "runs of two tokenizers" scripts/report "$scratch/base" "$scratch/words" -o "$scratch/words.html"
+check "  whose nats a token are not comparable, which is said" grep -q "their losses in nats a token are not comparable" "$scratch/words.html"
+check "  and of one tokenizer nothing is said" not grep -q "not comparable" "$scratch/ended.html"
 check "another run" "$train" "${run[@]}" --lr 1e-3 --out "$scratch/low-lr" >"$scratch/out.txt"
 mkdir "$scratch/pages"
 "$PYTHON" dev/test/watch/report_check.py "$scratch/pages" "$scratch/base" "$scratch/low-lr"

@@ -75,7 +75,7 @@ def check_real(browser, scratch, runs):
     path = report(runs, os.path.join(scratch, "real.html"))
     page = Page(browser, path)
     names = page.evaluate("Bokeh.documents[0].roots().map((p) => p.name)")
-    known = ["loss", "val_loss", "grad_norm", "lr", "tokens_per_s", "step_ms", "val_bits_per_byte"]
+    known = ["loss", "val_loss", "val_bits_per_byte", "grad_norm", "lr", "tokens_per_s", "step_ms"]
     check(f"a chart for each scalar: {', '.join(names)}", names == known)
     for number, run in enumerate(runs):
         for name in names:
@@ -149,7 +149,9 @@ def check_hostile(browser, scratch, real):
     page.evaluate(SET)
     page.evaluate("set('sample-step', 0)")
     check("a sample is shown as it is", page.evaluate("document.querySelector('.sample pre').textContent") == HOSTILE)
-    check("an unknown field is a chart", column(page, "choices_acc", 0, "value")[-1] == 1)
+    check("an unknown field is a chart", column(page, "unheard_of", 0, "value")[-1] == 20000)
+    titles = page.evaluate("[...document.querySelectorAll('.chart h3')].map((title) => title.textContent)")
+    check(f"charts have words: {titles}", "Right answers acc: the likeliest ending, of all questions" in titles)
     loss = column(page, "loss", 0, "value")
     check(f"20000 steps are {len(loss)} points", len(loss) <= 2100)
     check("the spike and the gap are among them", 50 in loss and None in loss)
