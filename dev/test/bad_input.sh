@@ -178,8 +178,8 @@ refusals() { # RANKS: of the cases on standard input
 refusals 1 <cases
 refused "a name with a terminal's escape sequences" "the model has no place for tensor" "$train" "${short[@]}" --model escapes
 check "  which do not reach the terminal" not grep -q $'\x1b' "$scratch/refused"
-head -c 200 text.txt >short.txt
-refused "1: a text whose last tenth is too short" "20 tokens, too few for a sequence of 64" "$train" --steps 1 --train-data short.txt --seq-len 64
+head -c 19 text.txt >short.txt
+refused "1: a text whose last tenth is too short" "1 token, too few for a label" "$train" --steps 1 --train-data short.txt --seq-len 4
 refusals 2 < <(some_of "$([ "${OPTIONS:-}" = every ] || echo 12)" <cases)
 
 for n in 1 2; do

@@ -97,7 +97,7 @@ if ask --chat --prompt 'Say 7' --system 'Be brief' >answer 2>refused; then
   check "--chat answers what the prompt in the template's form is answered" \
     eval '[ -s answer ] && [ "$(cat whole.txt)" = $'"'system\nBe briefuser\nSay 7assistant\n'"'"$(cat answer)" ]'
   limit=60 ranks 2 "$train" --model tuned/export --sample-only --quiet --temperature 0 --sample-tokens 12 \
-    --chat --prompt 'Say 7' --system 'Be brief' >shared.txt 2>&1 || { cat shared.txt && fail "two ranks"; }
+    --chat --prompt 'Say 7' --system 'Be brief' >shared.txt 2>refused || { cat refused && fail "two ranks"; }
   check "  also on two ranks" cmp answer shared.txt
   refused "--chat without a template" "there is no chat template next to" "$train" --model model.json --tokenizer tokenizer --sample-only --chat --prompt x
 else

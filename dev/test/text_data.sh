@@ -93,7 +93,7 @@ check "  so the text's documents are packed" "$train" --model model.json --seq-l
 check "    which nothing teaches to end" grep -q "nothing teaches the model to end a document: token 1506, <|end_of_text|>, begins each" log
 quick --resume parsed/checkpoints/step-00000001 --export off --out parsed_on
 check "a run that goes on cuts the text as before" [ "$(losses parsed/train.jsonl | tail -n 1)" = "$(losses parsed_on/train.jsonl | tail -n 1)" ]
-refused "it cannot cut it otherwise" '--special-tokens "text" (was "parse")' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
+refused "it cannot cut it otherwise" '--special-tokens text (was parse)' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
 quick --train-data text.txt --special-tokens parse --dry-run
 check "where bytes are tokens it changes nothing, which is a warning" grep -q -- "^warning: --special-tokens parse changes nothing: no text is cut" log
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data train.bin --special-tokens parse --dry-run

@@ -7,11 +7,15 @@
 #include "llmc/base/text.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/memory/activation_policy.h"
+#include "llmc/train/chat_prompt.h"
 #include "llmc/train/description.h"
 #include "llmc/train/idle_options.h"
 #include "llmc/train/tuner.h"
 
 namespace {
+
+// Fewer steps than these teach loaded weights no answer by heart, whatever the learning rate.
+constexpr int64_t kFewSteps = 20;
 
 void print_machine(Setup& setup) {
   Console& console = setup.console;
@@ -52,7 +56,8 @@ void print_data(Setup& setup) {
   if (setup.options.eval_only && data.held_out)
     console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
   if (data.train && !data.held_out)
-    console.item("", "nothing is held out: name files with --val-data to see a held-out loss");
+    console.item("", data.chat ? "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations"
+                               : "nothing is held out: name files with --val-data to see a held-out loss");
   if (!data.about_folder.empty()) console.item("", data.about_folder);
   if (!setup.learnt.empty()) console.item("", setup.learnt);
   for (const std::string& how : data.about_text) console.item("", how);
@@ -76,6 +81,11 @@ void print_step(Setup& setup) {
   if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
   if (!trains) return;
   for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (setup.model.loaded && setup.data.train->has_masks() && settings.steps < kFewSteps)
+    console.warning(format(
+        "%s at the learning rate %g teach a model that is trained already hardly anything new: more --epochs (or "
+        "--steps), or a higher --lr",
+        counted(settings.steps, "step").c_str(), settings.lr));
   if (settings.warmup_steps > settings.steps)
     console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
                            (long long)settings.warmup_steps, (long long)settings.steps,
@@ -84,9 +94,17 @@ void print_step(Setup& setup) {
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }
 
+// Says how samples begin and end, and how --sample-only draws their tokens.
 void print_samples(Setup& setup) {
-  if (setup.options.sample_only || (setup.trains() && setup.settings.sample_every != 0))
-    setup.console.item("samples", describe_samples(setup.prompt, setup.ends, setup.options, setup.codec));
+  const Options& o = setup.options;
+  if (o.sample_only || (setup.trains() && setup.settings.sample_every != 0))
+    setup.console.item("samples", describe_samples(setup.prompt, setup.prompt_from, setup.ends, o, setup.codec));
+  if (o.sample_only)
+    setup.console.item("drawn", o.temperature == 0
+                                    ? "always the likeliest token: temperature 0"
+                                    : format("at temperature %g with seed %lld: another --seed draws another text, "
+                                             "--temperature 0 always the likeliest token",
+                                             o.temperature, (long long)o.seed));
 }
 
 void print_checkpoints(Setup& setup) {
@@ -94,13 +112,16 @@ void print_checkpoints(Setup& setup) {
 }
 
 void print_options(Setup& setup) {
-  const Options& changed = setup.trains() ? setup.options : setup.command_line;
+  // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
+  const Options& changed = setup.trains() && !setup.start ? setup.options : setup.command_line;
   if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
                        setup.model.loaded, measures};
-  for (const std::string& remark : idle_options(setup.command_line, facts)) setup.console.item("", remark);
+  for (const std::string& remark : idle_options(setup.command_line, facts))
+    setup.trains() ? setup.console.item("", remark) : setup.console.warning(remark);  // which --quiet shows
+  if (const std::string hint = chat_hint(setup.command_line, setup.codec); !hint.empty()) setup.console.warning(hint);
 }
 
 }  // namespace

@@ -130,6 +130,20 @@ std::optional<ChatTemplateFile> find_chat_template(const std::string& folder) {
        config.c_str(), names.c_str());
 }
 
+std::string chat_hint(const Options& options, const TextCodec& codec) {
+  if (options.chat && !options.sample_only && !options.eval_only)
+    return "--chat: this run trains, and --prompt begins its samples; --sample-only talks to the model without "
+           "training";
+  if (options.chat || !options.sample_only || options.prompt.empty() || !codec.has_tokenizer()) return "";
+  try {
+    if (!find_chat_template(fs::path(codec.file()).parent_path())) return "";
+  } catch (const Error&) {  // it has several, and none is the default
+    return "";
+  }
+  if (SpecialTokens(codec.tokenizer()).next(options.prompt, 0)) return "";
+  return "the model has a chat template, and --prompt is continued as it stands: --chat makes it what a user says";
+}
+
 std::vector<int32_t> chat_prompt(const Options& options, const TextCodec& codec, const DataChat* data) {
   REQUIRE(codec.has_tokenizer(), "--chat: %s\n  name the tokenizer of a model that chats: --tokenizer DIR",
           codec.why_not().empty() ? "the model has no tokenizer here" : codec.why_not().c_str());

@@ -22,3 +22,8 @@ std::optional<ChatTemplateFile> find_chat_template(const std::string& folder);
 // Special tokens that the template writes are tokens, and those that the messages spell are letters, as in
 // dev/data/prepare --chat. The template is that of `data`, else the one next to the tokenizer. Throws without one.
 std::vector<int32_t> chat_prompt(const Options& options, const TextCodec& codec, const DataChat* data);
+
+// Returns a sentence for the user of --chat in a training, and for one who asks a model that has a chat template
+// without
+// --chat; "" otherwise. A prompt that spells special tokens is in the template's form already.
+std::string chat_hint(const Options& options, const TextCodec& codec);

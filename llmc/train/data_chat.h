@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "llmc/model/config.h"
+#include "llmc/train/documents.h"
+#include "llmc/train/token_dataset.h"
 
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
@@ -31,6 +33,12 @@ struct DataChat {
 // folders differ, it is the template of the first one, and the tokens of all. Throws on a template that cannot be read,
 // and on a token that is not below `V`.
 std::optional<DataChat> chat_of_data(const std::string& pattern, int V);
+
+// Returns how the first conversation of data with masks begins: the tokens before the first one that is learnt, of
+// which at most the last `most`. A `rule` tells where its document begins, if other ones are before it. Empty if
+// nothing is before the first token that is learnt, or none is learnt among the first 2^20.
+std::vector<int32_t> beginning_of_conversation(const TokenDataset& data, const std::optional<DocumentRule>& rule,
+                                               int64_t most);
 
 // Makes the tokens that end turns the first of those that end a text of the model, in its generation_config.json.
 void end_at_turns(const DataChat& chat, ModelConfig& config);

@@ -42,14 +42,18 @@ std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool rep
   return ends.empty() ? text : text + "; samples end with a turn: " + ends;
 }
 
-std::string describe_samples(const std::vector<int32_t>& prompt, const std::vector<int>& ends, const Options& options,
-                             const TextCodec& codec) {
+std::string describe_samples(const std::vector<int32_t>& prompt, const std::string& prompt_from,
+                             const std::vector<int>& ends, const Options& options, const TextCodec& codec) {
   TextCodec::Writer writer(codec);
   std::string start;
   for (const int32_t token : prompt) start += writer.take(token);
   start += writer.finish();
   std::string text = "continue --prompt";
-  if (options.prompt.empty()) text = "begin after " + (start == "\n" ? "a newline" : describe_tokens(prompt, codec));
+  if (!prompt_from.empty())
+    text =
+        format("begin as the first conversation of the %s data does, up to what is learnt of it", prompt_from.c_str());
+  else if (options.prompt.empty())
+    text = "begin after " + (start == "\n" ? "a newline" : describe_tokens(prompt, codec));
   const std::string most = counted(options.sample_tokens, "token");
   return text + (ends.empty()
                      ? format(", and have %s", most.c_str())

@@ -26,9 +26,9 @@ std::string describe_held_out(const TokenDataset& held_out, const std::string& m
 // one.
 std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool replaces);
 // "begin after <|endoftext|> (1505), and end with <|endoftext|> (1505) or after 200 tokens": where the samples after
-// `prompt` begin, and which tokens end them.
-std::string describe_samples(const std::vector<int32_t>& prompt, const std::vector<int>& ends, const Options& options,
-                             const TextCodec& codec);
+// `prompt` begin, which is from the data if `prompt_from` says "held-out" or "training", and which tokens end them.
+std::string describe_samples(const std::vector<int32_t>& prompt, const std::string& prompt_from,
+                             const std::vector<int>& ends, const Options& options, const TextCodec& codec);
 // "an epoch: 7843 sequences, each token once; the run: 0.33 epochs". With an older checkpoint's rule for windows it
 // says how many tokens an epoch leaves out.
 std::string describe_epochs(const Windows& windows, int64_t sequences);

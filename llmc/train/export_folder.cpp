@@ -176,7 +176,16 @@ void export_model_card(const ModelCard& card, const ModelConfig& c, const std::s
       if (name != "step" && name != "tokens" && value.is_number()) row(name, figure(value));
   }
   if (!card.options.empty()) row("options", "`" + cell(card.options) + "`");
-  text +=
-      "\n    from transformers import AutoModelForCausalLM\n    model = AutoModelForCausalLM.from_pretrained(\".\")\n";
+  const bool chats = stands_in(directory, kChatTemplateFile);
+  text += format(
+      "\n    from transformers import AutoModelForCausalLM%s\n    model = "
+      "AutoModelForCausalLM.from_pretrained(\".\")\n",
+      chats ? ", AutoTokenizer" : "");
+  if (chats)
+    text +=
+        "    tokenizer = AutoTokenizer.from_pretrained(\".\")\n"
+        "    question = tokenizer.apply_chat_template([{\"role\": \"user\", \"content\": \"Who are you?\"}], "
+        "add_generation_prompt=True, return_dict=True, return_tensors=\"pt\")\n"
+        "    print(tokenizer.decode(model.generate(**question, max_new_tokens=200)[0]))\n";
   write_file(fs::path(directory) / "README.md", text);
 }

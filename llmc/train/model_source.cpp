@@ -63,6 +63,16 @@ std::string weights_directory(const std::string& name) {
       name.c_str());
 }
 
+// Returns the folder whose name is most like that of a path, next to where it would be; "" if none is.
+std::string similar_folder(const fs::path& path) {
+  std::error_code error;
+  std::vector<std::string> folders;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path.parent_path(), error))
+    if (entry.is_directory(error)) folders.push_back(entry.path().filename());
+  const std::string near = nearest(path.filename(), folders);
+  return near.empty() ? "" : (path.parent_path() / near).string();
+}
+
 // Throws if --model names a file of weights that is not one of those that are read from its folder.
 void require_own_file(const Safetensors& weights, const std::string& named) {
   const fs::path file = fs::path(named).filename();
@@ -119,7 +129,9 @@ ModelSource open_model(const Options& options) {
     source.config = ModelConfig::from_json(Json::read(name), fs::path(name).stem().string());
     source.description = format("config %s, random weights (%s)", name.c_str(), options.init.c_str());
   } else {
-    const std::string fetch = download_command(name);
+    const std::string fetch = download_command(name),
+                      similar = fs::path(name).has_parent_path() ? similar_folder(name) : "";
+    REQUIRE(similar.empty(), "--model %s: there is no such folder\n  did you mean %s?", name.c_str(), similar.c_str());
     REQUIRE(fetch.empty(),
             "--model %s: there is no such folder here\n  if it is a model of the Hugging Face hub, fetch it first: %s, "
             "then --model %s",

@@ -62,11 +62,6 @@ Options options_of(const Checkpoint& checkpoint) {
   return options;
 }
 
-std::string spelled(std::string key) {
-  std::replace(key.begin(), key.end(), '_', '-');
-  return key;
-}
-
 }  // namespace
 
 std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
@@ -294,13 +289,20 @@ void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model) 
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens) {
   const Json& state = checkpoint.state();
   const std::string& path = checkpoint.path();
+  const Options before = options_of(checkpoint);
+  const std::vector<std::string> is = changed_options(options, before), was = changed_options(before, options);
   std::vector<std::string> changed;
-  const Json current = options_json(options), before = options_json(options_of(checkpoint), Scope::run);
-  for (const auto& [key, was] : before.items()) {
-    const Json& is = current.at(key);
-    if (is == was) continue;
-    const std::string text = format("--%s %s (was %s)", spelled(key).c_str(), is.dump().c_str(), was.dump().c_str());
-    REQUIRE(scope_of(key) != Scope::order,
+  std::string length;  // the one that another one replaces: a checkpoint stores steps, which stand first in the table
+  for (size_t i = 0; i < is.size(); ++i) {  // "epochs 3", and in the other list "epochs auto"
+    const std::string name = is[i].substr(0, is[i].find(' ')), value = was[i].substr(name.size() + 1);
+    if (*scope_of(name) < Scope::run) continue;
+    if (name == "steps" && is_auto(options.steps)) {
+      length = was[i];
+      continue;
+    }
+    const bool replaces = !length.empty() && (name == "epochs" || name == "train-tokens");
+    const std::string text = format("--%s (was %s)", is[i].c_str(), replaces ? ("--" + length).c_str() : value.c_str());
+    REQUIRE(scope_of(name) != Scope::order,
             "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a new run with "
             "its weights (scripts/consolidate, then --model)",
             path.c_str(), text.c_str());

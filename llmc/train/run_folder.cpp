@@ -161,6 +161,7 @@ RunFolder RunFolder::reopen(const std::string& path) {
 }
 
 void RunFolder::roll_back(int64_t step) {
+  const int64_t trained = logged_steps(path_);
   const std::string log = file("train.jsonl"), set_aside = file("train.rolled-back.jsonl");
   std::error_code error;
   std::ifstream lines(log);
@@ -171,6 +172,11 @@ void RunFolder::roll_back(int64_t step) {
     REQUIRE(aside && fwrite(rolled_back.data(), 1, rolled_back.size(), aside.get()) == rolled_back.size() &&
                 fflush(aside.get()) == 0,
             "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
+    if (trained > step)
+      moved_.push_back(trained == step + 1
+                           ? format("step %lld has no checkpoint and is trained again", (long long)trained)
+                           : format("steps %lld to %lld have no checkpoint and are trained again", (long long)step + 1,
+                                    (long long)trained));
     moved_.push_back(
         format("the lines of train.jsonl after step %lld are in %s now", (long long)step, set_aside.c_str()));
   }

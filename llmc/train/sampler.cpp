@@ -77,10 +77,12 @@ WindowRule window_rule_named(const std::string& name) {
        name.c_str());
 }
 
-Windows::Windows(TokenDataset data, int T, WindowRule rule) : data_(std::move(data)), T_(T), rule_(rule) {
+Windows::Windows(TokenDataset data, int T, WindowRule rule, int64_t fewest)
+    : data_(std::move(data)), T_(T), rule_(rule) {
   REQUIRE(T >= 1, "windows of %d tokens\n  expected at least 1", T);
+  if (fewest == 0) fewest = int64_t(T) + 1;
   if (rule == WindowRule::concatenation) {
-    count_ = data_.size() < int64_t(T) + 1 ? 0 : ceil_divide(data_.size(), T);
+    count_ = data_.size() < fewest ? 0 : ceil_divide(data_.size(), T);
   } else {
     first_in_file_ = {0};
     for (int shard = 0; shard < data_.shards(); shard++)
@@ -90,9 +92,9 @@ Windows::Windows(TokenDataset data, int T, WindowRule rule) : data_(std::move(da
   REQUIRE(
       count_ > 0,
       "no sequence of %d tokens and a label fits: the data has %lld tokens in %d file%s, the first is %s\n  expected "
-      "%d: lower --seq-len to %lld or less, or give more data",
+      "%lld: lower --seq-len to %lld or less, or give more data",
       T, (long long)data_.size(), data_.shards(), data_.shards() == 1 ? "" : "s",
-      data_.shards() ? data_.shard_path(0).c_str() : "missing", T + 1,
+      data_.shards() ? data_.shard_path(0).c_str() : "missing", (long long)fewest,
       (long long)std::max<int64_t>(1, data_.size() - 1));
 }
 
@@ -178,7 +180,7 @@ void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, 
 }
 
 ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule)
-    : windows_(std::move(data), T, rule),
+    : windows_(std::move(data), T, rule, 2),
       labelled_(std::min(windows_.count(), ceil_divide(windows_.data().size() - 1, T))) {
   REQUIRE(count >= 1, "%lld validation windows\n  expected at least 1", (long long)count);
   count_ = std::min(count, labelled_);

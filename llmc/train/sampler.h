@@ -48,8 +48,9 @@ WindowRule window_rule_named(const std::string& name);
 // The windows of T tokens in a dataset, numbered.
 class Windows {
  public:
-  // Throws if T < 1, or if the data have fewer than a sample's T+1 tokens; under per_file, if every file has fewer.
-  Windows(TokenDataset data, int T, WindowRule rule = WindowRule::concatenation);
+  // Throws if T < 1, or if the data have fewer than `fewest` tokens (0: a sample's T+1); under per_file, if every file
+  // has fewer than T+1. Data of 2 to T tokens are one window, which is not full.
+  Windows(TokenDataset data, int T, WindowRule rule = WindowRule::concatenation, int64_t fewest = 0);
 
   int64_t count() const { return count_; }  // the same in every epoch
   int64_t reached() const;                  // tokens that are inputs in an epoch
@@ -119,7 +120,7 @@ class Sampler {
 // Window i of n is the same for any number of ranks and any micro-batch.
 class ValidationWindows {
  public:
-  // Throws if count < 1, and as Windows does.
+  // Throws if count < 1, and as Windows does, but takes data of 2 tokens.
   ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule = WindowRule::concatenation);
 
   int64_t count() const { return count_; }          // the smaller of the requested count and what the dataset has

@@ -87,11 +87,15 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
     settings.broadcast_token = [&](int32_t token) {
       return int32_t(broadcast_number(*setup.communicator, stream, token));
     };
+  int64_t left = settings.tokens;
   sample(trainer, setup.prompt, settings, [&](int32_t token) {
     add(writer.take(token));
+    left = std::ranges::count(setup.ends, token) ? -1 : left - 1;
     return !stops || !stops();
   });
   add(writer.finish());
   if (shown) setup.console.piece("\n");
+  if (options.chat && options.sample_only && left == 0)
+    setup.console.warning(format("the answer is cut off at --sample-tokens %lld", (long long)options.sample_tokens));
   return text;
 }

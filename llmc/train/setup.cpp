@@ -40,8 +40,7 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
-  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
-  prompt = options.chat && samples ? prompt_of_chat() : codec.prompt(options.prompt, data.delimiter.begins_text());
+  choose_prompt();
   ends = model.config.end_tokens();
   for (const int token : {data.delimiter.before, data.delimiter.after})
     if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
@@ -74,6 +73,23 @@ void Setup::open_data() {
   data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
   data.about_folder = describe_folder(command_line, options);
   if (options.check_data) check_data(data, *communicator, device, console);
+}
+
+// Decides how samples begin: with --prompt; without one, if the data has masks, with the beginning of a conversation of
+// the held-out data, else of the training data.
+void Setup::choose_prompt() {
+  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
+  if (options.chat && samples) {
+    prompt = prompt_of_chat();
+    return;
+  }
+  if (trains() && samples && options.prompt.empty() && data.train->has_masks()) {
+    const bool held_out = data.held_out && data.held_out->has_masks();
+    prompt = held_out ? beginning_of_conversation(*data.held_out, data.held_out_documents, settings.T)
+                      : beginning_of_conversation(*data.train, data.documents, settings.T);
+    if (!prompt.empty()) prompt_from = held_out ? "held-out" : "training";
+  }
+  if (prompt.empty()) prompt = codec.prompt(options.prompt, data.delimiter.begins_text());
 }
 
 // Returns the tokens that the first rank renders: a template may ask for the time.
@@ -180,10 +196,10 @@ void Setup::prepare_evaluation(WindowRule rule) {
 
 void Setup::measure_held_out(WindowRule rule) {
   const TokenDataset& held_out = *data.held_out;
-  REQUIRE(!options.val_data.empty() || held_out.size() > settings.T,
-          "the last tenth of the training data is held out: %lld tokens, too few for a sequence of %d and a label\n"
-          "  lower --seq-len to %lld or less, name held-out data by --val-data, or measure none: --val-every 0",
-          (long long)held_out.size(), settings.T, (long long)std::max<int64_t>(1, held_out.size() - 1));
+  REQUIRE(!options.val_data.empty() || held_out.size() > 1,
+          "the last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
+          "held-out data by --val-data, or measure none: --val-every 0",
+          (long long)held_out.size());
   evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows, rule), data.held_out_documents,
                            codec);
   if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it

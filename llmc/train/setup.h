@@ -49,6 +49,7 @@ struct Setup {
   std::optional<Planner> planner;
   RunSettings settings;
   std::vector<int32_t> prompt;     // of samples
+  std::string prompt_from;         // "held-out" or "training", if it is from that data
   std::vector<int> ends;           // tokens that end a sample: the model's, and those between the data's documents
   std::optional<Sampler> sampler;  // of a training, as is `identity`
   std::optional<DataIdentity> identity;
@@ -74,6 +75,7 @@ struct Setup {
   std::optional<Checkpoint> open_start();
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
+  void choose_prompt();
   std::vector<int32_t> prompt_of_chat();
   void choose_settings();
   void plan_snapshot_if_it_fits();

@@ -62,12 +62,18 @@ bool is_mostly_utf8(std::string_view text) {
 }
 
 void require_text(const std::string& path, bool as_utf8) {
-  REQUIRE(!path.ends_with(".jsonl") && !path.ends_with(".ndjson"),
+  const MappedFile file(path);
+  const std::string_view start(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 4096));
+  const bool lines = path.ends_with(".jsonl") || path.ends_with(".ndjson");
+  const bool chats = start.find("\"messages\"") != start.npos || start.find("\"conversations\"") != start.npos;
+  REQUIRE(!lines || !chats,
+          "%s holds conversations as JSON lines\n  make them tokens, of which the answers are learnt, with the model's "
+          "tokenizer: dev/data/prepare %s --chat --tokenizer DIR --out DIR",
+          path.c_str(), shell_quoted(path).c_str());
+  REQUIRE(!lines,
           "%s holds JSON lines, whose braces and keys would be trained on\n  expected plain text, or shards (*.bin): "
           "dev/data/prepare writes shards of the texts in it; to train on the file as it is, name it .txt",
           path.c_str());
-  const MappedFile file(path);
-  const std::string_view start(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 4096));
   for (const Signature& signature : kSignatures)
     REQUIRE(start.size() < signature.place || !start.substr(signature.place).starts_with(signature.bytes),
             "%s %s\n  expected plain text, or shards (*.bin): %s", path.c_str(), signature.name, signature.remedy);

@@ -356,6 +356,9 @@ void TrainingLoop::report_end(int64_t steps, bool exported) {
   if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
   if (steps > 0) console_.line(speed_of(steps));
   if (folder_) console_.line("the run is in " + folder_->path());
+  if (folder_ && exported && setup_.data.chat)
+    console_.line(format("talk to it: ./train_llama --model %s --sample-only --quiet --chat --prompt 'Who are you?'",
+                         shell_quoted(folder_->path()).c_str()));
   if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
     console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
   if (folder_) folder_->require_there();

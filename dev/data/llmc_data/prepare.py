@@ -13,14 +13,17 @@ from llmc_data.counts import counted
 from llmc_data.download import cache_folder
 from llmc_data.encode import Encoding
 from llmc_data.errors import DataError, exit_code
+from llmc_data.example import example
 from llmc_data.readers import READERS, Reading, names_of_rows
 from llmc_data.shards import MAX_TOKENS
 from llmc_data.sources import Source, resolve
-from llmc_data.template import ChatTemplate, find_template
+from llmc_data.template import ChatTemplate, find_template, has_template
 from llmc_data.tokenizer import open_tokenizer
 from llmc_data.unchanged import refuse_changed
 
 EMPTY_NAMED = 8  # of the files
+SEQUENCE, EPOCHS = 512, 4  # of the line that trains on conversations, if they are many: README.md's
+FEWEST_STEPS = 24  # of that line: few conversations need more epochs
 FEWEST = 128  # tokens of a split from which on a held-out loss says something: a sequence of the smallest model
 LONGEST_OF_TINY, LONGEST_OF_MODEL = 1024, 4096  # sequences that the trainer takes by default
 
@@ -280,17 +283,23 @@ def lack_of_held_out(content: dict) -> str:
 
 
 def train_command(content: dict, options: argparse.Namespace) -> str:
-    """The command that trains on the shards. Sequences are those of the default, if the splits are long enough."""
+    """The command that trains on the shards. Sequences are those of the default, if the training data are long enough; of
+    conversations, and of a model's folder with weights, with README.md's numbers."""
     splits, of_splits = ["train"] + ["val"] * (not lack_of_held_out(content)), content["splits"]
     model = options.tokenizer if options.tokenizer and (options.tokenizer / "config.json").is_file() else None
     words = ["./train_llama"] + ["--model", shlex.quote(str(model))] * (model is not None)
-    if content["delimiter"] is not None and any("learnt" in of for of in of_splits.values()):
-        words += ["--packed-documents", "on"]
-    room = min(of_splits[split]["tokens"] for split in splits) - 1  # a sequence, and the label of its last token
-    if room < (LONGEST_OF_MODEL if model else LONGEST_OF_TINY):
-        words += ["--seq-len", str(1 << max(0, room.bit_length() - 1))]
     for split in splits:
         words += [f"--{split}-data", shlex.quote(f"{options.out}/{content['name']}_{split}_*.bin")]
+    if content["delimiter"] is not None and any("learnt" in of for of in of_splits.values()):
+        words += ["--packed-documents", "on"]
+    room = max(1, of_splits["train"]["tokens"] - 1)  # a sequence, and the label of its last token
+    if options.chat and model and any(model.glob("*.safetensors")):
+        length = min(SEQUENCE, room)
+        sequences = -(-(room + 1) // length)  # of which so few make an epoch that a step has one
+        words += ["--seq-len", str(length), "--epochs", str(max(EPOCHS, -(-FEWEST_STEPS // sequences)))]
+        words += ["--lr", "3e-4", "--out", "runs/tuned"]
+    elif room < (LONGEST_OF_MODEL if model else LONGEST_OF_TINY):
+        words += ["--seq-len", str(1 << max(0, room.bit_length() - 1))]
     return " ".join(words)
 
 
@@ -340,6 +349,10 @@ def main() -> None:
             print(f"{options.out} is complete already")
         else:
             content = conversion.run()
+    if options.chat:
+        print("\n".join(example(content, options.out, conversion.tokenizer)))
+    elif conversion.encoding.kind == rows.COMPLETION and has_template(conversion.tokenizer):
+        print("the tokenizer has a chat template, which these prompts and completions lack: --chat renders them with it")
     print(summary(content, options))
 
 

@@ -117,6 +117,13 @@ def files_beside(source: str, tokenizer: Tokenizer) -> dict[str, bytes]:
     return files
 
 
+def has_template(tokenizer) -> bool:
+    """Whether a template stands beside the tokenizer (one of bytes has no file)."""
+    return tokenizer.path is not None and (
+        tokenizer.path.with_name(TEMPLATE_FILE).is_file() or bool(tokenizer.config(CONFIG_FILE).get("chat_template"))
+    )
+
+
 def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
     """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
     given, path = path is not None, path or tokenizer.path.with_name(TEMPLATE_FILE)

@@ -312,7 +312,7 @@ def test_few_documents_say_so(tmp_path):
 
 
 def test_the_command_that_is_printed(tmp_path):
-    """Its sequences are not longer than the data, and it names no held-out split that has less than a sequence."""
+    """Its sequences are not longer than the data, and it names no held-out split of a few tokens."""
 
     def last_lines(documents: int, *options) -> list[str]:
         source = write_jsonl(tmp_path / "d.jsonl", ["some words of a text"] * documents)
@@ -322,13 +322,13 @@ def test_the_command_that_is_printed(tmp_path):
     shards = f"{tmp_path}/o/d_train_*.bin"
     assert last_lines(3) == [
         f"nothing is held out of 3 documents: {few}",
-        f"./train_llama --seq-len 32 --train-data '{shards}'",
+        f"./train_llama --train-data '{shards}' --seq-len 32",
     ]
     assert last_lines(200) == [
         f"too little is held out (21 tokens) of 200 documents: {few}",
         f"./train_llama --train-data '{shards}'",
     ]
-    command = f"./train_llama --seq-len 512 --train-data '{shards}' --val-data '{tmp_path}/o/d_val_*.bin'"
+    command = f"./train_llama --train-data '{shards}' --val-data '{tmp_path}/o/d_val_*.bin'"
     assert last_lines(200, "--val-fraction", 0.2)[-1] == command
 
 

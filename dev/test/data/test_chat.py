@@ -476,6 +476,32 @@ def test_what_is_learnt_is_counted(llama3, tmp_path):
     assert "nothing is learnt of 2 of 3 conversations\n" in said.stdout
 
 
+def test_what_prepare_prints_of_conversations(llama3, tmp_path):
+    """One of them as it is rendered, and a line that trains on them: whole only of a model that has weights."""
+    write_chat(tmp_path / "d.jsonl", [CONVERSATION] * 100)
+    model = shutil.copytree(llama3, tmp_path / "model")
+    (model / "config.json").write_text("{}")
+    common = ("--chat", "--name", "x", "--tokenizer", model)
+    said = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--val-fraction", 0, *common).stdout
+    assert "a conversation: '<|begin_of_text|>" in said and "Who is there?" in said
+    assert "       learnt: '古池や, nobody.<|eot_id|>'\n" in said
+    data = f"./train_llama --model {model} --train-data '{tmp_path}/o/x_train_*.bin' --packed-documents on"
+    assert said.endswith(data + "\n")
+    (model / "model.safetensors").write_bytes(b"")
+    said = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--val-fraction", 0, *common).stdout
+    assert said.endswith(data + " --seq-len 512 --epochs 4 --lr 3e-4 --out runs/tuned\n")
+    # Of few conversations a sequence is shorter, so that the line trains, and the epochs are more.
+    write_chat(tmp_path / "e.jsonl", [CONVERSATION])
+    said = prepare(tmp_path / "e.jsonl", "--out", tmp_path / "e", "--val-fraction", 0, *common).stdout
+    assert f" --seq-len {manifest_of(tmp_path / 'e')['splits']['train']['tokens'] - 1} --epochs 12" in said
+    # Prompts with completions are rendered with --chat alone.
+    write_lines(tmp_path / "f.jsonl", [{"prompt": "Who?", "completion": "Nobody."}])
+    plain = ("--out", tmp_path / "f", "--val-fraction", 0, "--tokenizer", model)
+    assert "chat template" not in prepare(tmp_path / "f.jsonl", *plain).stdout
+    (model / "chat_template.jinja").write_text(LLAMA3)
+    assert "--chat renders them with it" in prepare(tmp_path / "f.jsonl", *plain).stdout
+
+
 def test_messages_of_weight_0_are_not_learnt(llama3):
     talk = [message | {"weight": weight} for message, weight in zip(CONVERSATION, (1, 0, 0, 1), strict=True)]
     for template in (CHATML, LLAMA3, MARKED):
