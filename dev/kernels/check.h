@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -140,6 +141,8 @@ int main(int argc, char** argv) try {
     compare_benchmarks(std::filesystem::canonical("/proc/self/exe"), words[2], rounds);
     return 0;
   }
+  // On the CPU a check also finds what a launch writes without declaring it (cpu_write_check.h).
+  if (what == "check") setenv("LLMC_CPU_WRITES", "checked", 0);
   Device device(0);
   printf("%s on %s\n", argv[0], device.info().name.c_str());
   if (what == "bench") {
