@@ -19,6 +19,7 @@
 ## make test-fuzz       inputs of wrong structure for the readers of files, under AddressSanitizer  [SEED=7 COUNT=10000]
 ## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
 ## make softgpu         the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
+##                      [T=kernels/rope: the program of this kernel alone; test-softgpu takes it, too]
 ## make test-softgpu [T=rope]  kernels, PyTorch's dumps and trainings of that build
 ## make test-softgpu-tsan [T=rope]  kernels of that build under ThreadSanitizer: races between the threads of their PTX
 ## make test-softgpu-a100  the build for ARCH=80 on a software A100: attention, products, one of PyTorch's dumps
@@ -135,7 +136,8 @@ test-descriptors:
 # The names of kernel programs and device tests. KERNELS="adamw rope" looks at some with ThreadSanitizer.
 KERNELS := $(basename $(notdir $(wildcard dev/kernels/*.cu)))
 DEVICE_TESTS := $(basename $(notdir $(wildcard dev/test/test_*.cu))) kernel_reports
-few := LLMC_ONE_ORDER=1 LLMC_SIZES=few
+# What a sanitizer need not see again: other orders, all sizes, undeclared writes (which plain checks find in a third of the time).
+few := LLMC_ONE_ORDER=1 LLMC_SIZES=few LLMC_CPU_WRITES=free
 of_asan := --only 'test_* kernels/* kernel_reports comm'
 of_tsan := --only '$(KERNELS:%=kernels/%) kernel_reports'
 test-asan:
@@ -206,11 +208,12 @@ check-cuda:
 	@dev/test/check_cuda
 # SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
 make_softgpu = $(MAKE) DEVICE=cuda ARCH='$(or $1,$(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu$(1:%=-%)
+of_kernels := $(filter kernels/%,$(T))
 softgpu:
 	@$(PROBE) install test
-	+@$(make_softgpu) softgpu-programs
+	+@goals="$(if $(of_kernels),$$(dev/test/run --with softgpu --only 'kernels/*' --programs build/softgpu $(T)),softgpu-programs)" && $(make_softgpu) $$goals
 test-softgpu: softgpu
-	@$(MAKE) DEVICE=cpu SOFTGPU= programs
+	$(if $(of_kernels),,@$(MAKE) DEVICE=cpu SOFTGPU= programs)
 	@$(few) dev/test/run --with softgpu --only "softgpu/* kernels/* parity" build/softgpu $(T)
 of_softgpu_tsan := --with softgpu/thread --only 'softgpu/* $(or $(T:%=kernels/%),kernels/global_norm kernels/hopper kernels/tensor_core)'
 test-softgpu-tsan:

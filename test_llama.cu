@@ -467,6 +467,12 @@ Verdict judge_operands(const Dump& dump, Device& device) {
   return verdict;
 }
 
+constexpr const char* kUsage =
+    "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]\n"
+    "       mpirun -np N test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C   (N = T C)\n"
+    "         [--tensor-parallel-reduce-dtype fp32|bf16]\n"
+    "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4";
+
 Arguments parse(int argc, char** argv) {
   Arguments a;
   for (int i = 1; i < argc; ++i) {
@@ -488,15 +494,11 @@ Arguments parse(int argc, char** argv) {
       a.tensor_sums = value == "bf16" ? DType::bf16 : DType::fp32;
       ++i;
     } else {
-      REQUIRE(!word.starts_with("--"), "unknown option %s", word.c_str());
+      REQUIRE(!word.starts_with("--"), "unknown option %s\n%s", word.c_str(), kUsage);
       a.directories.push_back(word);
     }
   }
-  REQUIRE(!a.directories.empty(),
-          "usage: test_llama DIR… [--dtype fp32|bf16|fp8] [--attention auto|plain|mma|hopper]\n"
-          "       mpirun -np N test_llama DIR… --tensor-parallel-degree T --context-parallel-degree C   (N = T C)\n"
-          "         [--tensor-parallel-reduce-dtype fp32|bf16]\n"
-          "  a DIR holds a parity dump, for example dev/reference/dumps/gqa4");
+  REQUIRE(!a.directories.empty(), "%s", kUsage);
   return a;
 }
 
@@ -529,6 +531,10 @@ int compare(const Ranks& ranks, const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && !strcmp(argv[1], "--help")) {
+    printf("%s\n", kUsage);
+    return 0;
+  }
   require_processor();
   Ranks ranks;
   int code = 1;

@@ -3,13 +3,15 @@
 //   cp build/cpu/kernels/rope /tmp/rope.before      # then change the kernel, and make
 //   build/cpu/kernels/rope bench --vs /tmp/rope.before
 //
-// runs both programs in turn, so that clocks, heat and other processes meet both alike. FILE may also be what an
-// earlier bench printed. Such figures were not measured in turn, and the table says so.
+// runs both programs in turn, so that clocks, heat and other processes meet both alike; --rounds N runs each N times
+// instead of 5. FILE may also be what an earlier bench printed. Such figures were not measured in turn, and the table
+// says so.
 #pragma once
 
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -58,42 +60,74 @@ inline BenchTimes times_of_program(const std::string& program) {
   return times;
 }
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
-}
+// One kernel's times in each round, in microseconds, of an earlier build and of this one.
+class RoundTimes {
+ public:
+  RoundTimes(std::vector<double> before, std::vector<double> now) : before_(std::move(before)), now_(std::move(now)) {
+    for (size_t round = 0; round < now_.size(); ++round) by_ratio_.push_back(round);
+    std::sort(by_ratio_.begin(), by_ratio_.end(), [&](size_t a, size_t b) { return ratio(a) < ratio(b); });
+  }
+  // Prints the two times of the round whose ratio is the median, and the ratios of all rounds but the lowest and the
+  // highest tenth. The difference is clear if these are below 1, or above 1, in the two digits that are printed.
+  void print(const std::string& name) const {
+    const size_t rounds = by_ratio_.size(), middle = by_ratio_[rounds / 2], left_out = rounds / 10;
+    printf("%-56s %10.1f us %10.1f us %11.2f", name.c_str(), before_[middle], now_[middle], ratio(middle));
+    if (rounds > 1) {
+      const double least = ratio(by_ratio_[left_out]), most = ratio(by_ratio_[rounds - 1 - left_out]);
+      const bool clear = std::lround(100 * most) < 100 || std::lround(100 * least) > 100;
+      printf("   %.2f to %.2f%s", least, most, clear ? "" : ": no clear difference");
+    }
+    printf("\n");
+  }
+  // How many times the shortest round one build's longest round took; the larger of both builds.
+  double spread() const { return std::max(spread(before_), spread(now_)); }
+
+ private:
+  double ratio(size_t round) const { return now_[round] / before_[round]; }
+  static double spread(const std::vector<double>& times) {
+    const auto [least, most] = std::minmax_element(times.begin(), times.end());
+    return *most / *least;
+  }
+
+  std::vector<double> before_, now_;
+  std::vector<size_t> by_ratio_;  // the rounds, from the least ratio to the largest
+};
 
 // Prints a line for each name that all rounds have. `before` and `now` have the same number of rounds.
 inline void print_comparison(const std::vector<BenchTimes>& before, const std::vector<BenchTimes>& now) {
-  const auto find = [](const BenchTimes& times, const std::string& name) {
-    const auto found = std::find_if(times.begin(), times.end(), [&](const auto& line) { return line.first == name; });
-    return found == times.end() ? 0.0 : found->second;
-  };
-  printf("%-56s %13s %13s %11s   %s\n", "", "before", "now", "now/before", "of the rounds");
-  for (const auto& [name, unused] : now[0]) {
-    std::vector<double> old_times, new_times, ratios;
-    for (size_t round = 0; round < now.size(); ++round) {
-      old_times.push_back(find(before[round], name)), new_times.push_back(find(now[round], name));
-      ratios.push_back(new_times.back() / old_times.back());
+  const auto times_of = [](const std::vector<BenchTimes>& rounds, const std::string& name) {
+    std::vector<double> times;
+    for (const BenchTimes& round : rounds) {
+      const auto found = std::find_if(round.begin(), round.end(), [&](const auto& line) { return line.first == name; });
+      if (found != round.end()) times.push_back(found->second);
     }
-    if (old_times[0] == 0) {
-      printf("%-56s %13s %10.1f us   it is not in the other\n", name.c_str(), "", median(new_times));
+    return times;
+  };
+  printf("%-56s %13s %13s %11s   %s\n", "", "before", "now", "now/before", now.size() > 1 ? "of the rounds" : "");
+  double spread = 1;
+  for (const auto& [name, microseconds] : now[0]) {
+    const std::vector<double> old_times = times_of(before, name), new_times = times_of(now, name);
+    if (old_times.size() != before.size() || new_times.size() != now.size()) {
+      printf("%-56s %13s %10.1f us   it is not in the other\n", name.c_str(), "", microseconds);
       continue;
     }
-    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-    printf("%-56s %10.1f us %10.1f us %11.2f", name.c_str(), median(old_times), median(new_times), median(ratios));
-    if (ratios.size() > 1)
-      printf("   %.2f to %.2f%s", *least, *most, *least < 1 && *most > 1 ? ": no clear difference" : "");
-    printf("\n");
+    const RoundTimes times(old_times, new_times);
+    times.print(name);
+    spread = std::max(spread, times.spread());
   }
   for (const auto& [name, microseconds] : before[0])
-    if (find(now[0], name) == 0) printf("%-56s %10.1f us   it is not in this program\n", name.c_str(), microseconds);
+    if (times_of(now, name).empty())
+      printf("%-56s %10.1f us   it is not in this program\n", name.c_str(), microseconds);
+  if (spread >= 2)
+    printf(
+        "the machine is busy: the same kernel of the same build took up to %.1f times as long in another round\n"
+        "  run it again when less else runs, or with more rounds: --rounds %zu\n",
+        spread, 4 * now.size());
 }
 
 // Compares the benchmark of this program (its path is `self`) with `file`: an earlier build of the same program, or
-// what one printed. Throws if they time nothing in common.
-inline void compare_benchmarks(const std::string& self, const std::string& file) {
-  constexpr int kRounds = 5;
+// what one printed. Programs run `rounds` times each. Throws if they time nothing in common.
+inline void compare_benchmarks(const std::string& self, const std::string& file, int rounds) {
   std::ifstream stream(file, std::ios::binary);
   REQUIRE(
       stream && !std::filesystem::is_directory(file),
@@ -104,13 +138,13 @@ inline void compare_benchmarks(const std::string& self, const std::string& file)
   std::vector<BenchTimes> before, now;
   if (is_program) {
     const std::string path = std::filesystem::absolute(file);
-    for (int round = 0; round < kRounds; ++round) {  // the other one begins every second round
+    for (int round = 0; round < rounds; ++round) {  // the other one begins every second round
       if (round % 2) now.push_back(times_of_program(self));
       before.push_back(times_of_program(path));
       if (round % 2 == 0) now.push_back(times_of_program(self));
     }
-    printf("in turn with %s, %d rounds of each: medians, and the least and the largest ratio of a round\n",
-           file.c_str(), kRounds);
+    printf("in turn with %s, %d rounds of each: the times of the round with the median ratio, and %s\n", file.c_str(),
+           rounds, rounds < 10 ? "all ratios" : "the ratios of all rounds but the lowest and highest tenth");
   } else {
     before.push_back(read_times(content));
     REQUIRE(!before[0].empty(), "bench --vs %s: it has no line of a benchmark, and is no program", file.c_str());

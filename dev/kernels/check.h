@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -116,17 +117,32 @@ void check(Checker& checker);
 void bench(Bencher& bencher);
 
 int main(int argc, char** argv) try {
-  const std::string what = argc > 1 ? argv[1] : "";
-  const bool compares = argc == 4 && what == "bench" && !strcmp(argv[2], "--vs");
-  REQUIRE(compares || (argc == 2 && (what == "check" || what == "bench")),
-          "usage: %s check | bench [--vs FILE]\n"
-          "  FILE: an earlier build of this program, run in turn with it; or what its bench printed",
-          argv[0]);
-  setvbuf(stdout, nullptr, _IOLBF, 0);  // after a crash or a hang the last line tells how far it came
-  if (compares) {
-    compare_benchmarks(std::filesystem::canonical("/proc/self/exe"), argv[3]);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const std::string what = words.empty() ? "" : words[0];
+  const std::string usage = format(
+      "usage: %s check | bench [--vs FILE [--rounds N]]\n"
+      "  check  compares the kernels with plain references, and ends with code 1 if one differs\n"
+      "  bench  times them\n"
+      "  FILE   an earlier build of this program, run in turn with it; or what its bench printed\n"
+      "  N      so many times each, 1 to 1000 (5)\n",
+      argv[0]);
+  if (what == "--help") {
+    printf("%s", usage.c_str());
     return 0;
   }
+  const bool compares = what == "bench" && words.size() >= 3 && words[1] == "--vs";
+  const bool counts = compares && words.size() == 5 && words[3] == "--rounds";
+  const int rounds = counts ? atoi(words[4].c_str()) : 5;
+  REQUIRE((words.size() == 1 && (what == "check" || what == "bench")) || (compares && words.size() == 3) ||
+              (counts && words[4] == std::to_string(rounds) && rounds >= 1 && rounds <= 1000),
+          "%s", usage.c_str());
+  setvbuf(stdout, nullptr, _IOLBF, 0);  // after a crash or a hang the last line tells how far it came
+  if (compares) {
+    compare_benchmarks(std::filesystem::canonical("/proc/self/exe"), words[2], rounds);
+    return 0;
+  }
+  // On the CPU a check also finds what a launch writes without declaring it (cpu_write_check.h).
+  if (what == "check") setenv("LLMC_CPU_WRITES", "checked", 0);
   Device device(0);
   printf("%s on %s\n", argv[0], device.info().name.c_str());
   if (what == "bench") {

@@ -11,6 +11,7 @@ from ptx import BYTES, PtxError, split_operands
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 FLOATS = ("f32", "f64")
 BITS = ("b16", "b32", "b64")
+TO_INTEGRAL = {"rni": "nearbyint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 OPCODES = {}
 
@@ -276,6 +277,13 @@ def _(e, i):
     return e.assign(to, unsigned(t), negative)
 
 
+@opcode("copysign")
+def _(e, i):
+    t = i.type(*FLOATS)
+    to, sign, x = i.operands
+    return e.assign(to, t, f"std::copysign({e.value(x, t)}, {e.value(sign, t)})")
+
+
 @opcode("and", "or", "xor")
 def _(e, i):
     t = i.type("pred", *BITS)
@@ -356,13 +364,15 @@ def _(e, i):
         i.take("rn")
         return e.assign(i.operands[0], "u16", f"to_bf16({e.value(x[0], source)})")
     (value,), finish = float_operands(e, i, source, x) if source in FLOATS else ([e.value(x[0], source)], None)
+    integral = i.take(*TO_INTEGRAL, default="no") if source in FLOATS and (to == source or to not in FLOATS) else "no"
     if to in FLOATS:
-        if source in INTEGERS or BYTES[to] < BYTES[source]:
+        if integral != "no":
+            value = f"canonical(std::{TO_INTEGRAL[integral]}({value}))"
+        elif source in INTEGERS or BYTES[to] < BYTES[source]:
             i.take("rn")
         return float_result(e, i, to, i.operands[0], f"{to}({value})")
     if source in FLOATS:
-        function = {"rni": "nearbyint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}[i.take("rni", "rzi", "rmi", "rpi")]
-        return e.assign(i.operands[0], to, f"to_integer<{to}>(std::{function}({value}))")
+        return e.assign(i.operands[0], to, f"to_integer<{to}>(std::{TO_INTEGRAL[integral]}({value}))")
     return e.assign(i.operands[0], to, f"{to}({value})")
 
 

@@ -6,8 +6,8 @@ Prints a line a kernel and architecture: registers, stack frame, static shared
 memory, local loads and stores, accesses of 16 bytes to device memory, tensor-core products, asynchronous copies to shared
 memory (cp.async and TMA), registers that warpgroups give up to and take.  Fails if a kernel has more of a stack frame or
 of local accesses than the baseline (dev/test/cuda_baseline.tsv) allows, no products, copies or wide accesses where the
-baseline has some, other registers of its roles, or is not in it, and if a kernel of these objects that the baseline has
-is gone; --write makes the baseline anew.  Fails also at an instruction that compares two pairs of numbers and keeps both
+baseline has some, other registers of its roles, or is not in it (new: the line has its registers and spills), and if a
+kernel of these objects that the baseline has is gone; --write makes the baseline anew.  Fails also at an instruction that compares two pairs of numbers and keeps both
 answers in one predicate: ptxas 13.0 makes it of code that needs both, and an H200 was seen to take the wrong one.
 """
 
@@ -111,29 +111,41 @@ def main() -> None:
     if args.write:
         BASELINE.write_text("\n".join(lines) + "\n")
 
-    baseline, failures = read_baseline(), 0
+    baseline = read_baseline()
+    same = worse = new = gone = 0
     for key, row in sorted(table.items()):
+        name = f"{key[0]} {key[1]}"
         if row["one_answer"]:
-            print(f"FAIL {key[0]} {key[1]}: VIMNMX keeps both of its answers in one predicate")
-            failures += 1
-            continue
-        if key not in baseline:
-            print(f"FAIL {key[0]} {key[1]} is not in {BASELINE.name}: look at its line, then --write")
-            failures += 1
-            continue
-        before = baseline[key]
-        worse = [c for c in NO_MORE if row[c] > before[c]] + [c for c in NOT_NONE if before[c] and not row[c]]
-        worse += [c for c in REGISTERS if row[c] != before.get(c, 0)]
-        for column in worse:
-            print(f"FAIL {key[0]} {key[1]}: {column} {before[column]} before, {row[column]} now")
-        failures += bool(worse)
+            print(f"FAIL {name}: VIMNMX keeps both of its answers in one predicate")
+            worse += 1
+        elif key not in baseline:
+            print(f"FAIL {name} is not in {BASELINE.name}: {spills(row)}: look at its line, then --write")
+            new += 1
+        elif changes := changed_columns(baseline[key], row):
+            for column in changes:
+                print(f"FAIL {name}: {column} {baseline[key][column]} before, {row[column]} now")
+            worse += 1
+        else:
+            same += 1
     files, architectures = {stem(path) for path in args.objects}, {arch for arch, _ in table}
     for arch, kernel in sorted(baseline.keys() - table.keys()):
         if arch in architectures and kernel.split(":")[0] in files:
             print(f"FAIL {arch} {kernel} is in {BASELINE.name}, but gone: --write")
-            failures += 1
-    print(f"{len(table) - failures} kernels as the baseline has them, {failures} worse")
-    sys.exit(failures > 0)
+            gone += 1
+    print(f"{same} kernels as the baseline has them, {new} new, {gone} gone, {worse} worse")
+    sys.exit(new + gone + worse > 0)
+
+
+def spills(row: dict[str, int]) -> str:
+    """A kernel's registers, and what it keeps in local memory for lack of them."""
+    used = [f"{row['registers']} registers"] + [f"{c.replace('_', ' ')} {row[c]}" for c in NO_MORE if row[c]]
+    return ", ".join(used) if len(used) > 1 else f"{used[0]}, no stack"
+
+
+def changed_columns(before: dict[str, int], now: dict[str, int]) -> list[str]:
+    """The columns in which a kernel has become worse."""
+    return [c for c in NO_MORE if now[c] > before[c]] + [c for c in NOT_NONE if before[c] and not now[c]] + \
+        [c for c in REGISTERS if now[c] != before.get(c, 0)]
 
 
 if __name__ == "__main__":

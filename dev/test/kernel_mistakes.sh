@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: mistakes in a kernel: a CPU build refuses __shared__ and atomicAdd and names what stands for them; the failures
-# of a kernel's checks stand once more at their end
+# of a kernel's checks stand once more at their end; a launch that writes what it does not declare ends them
 # Timeout: 180
 #
 # Builds small programs with the project's Makefile, in a tree that has this one's library.
@@ -51,6 +51,32 @@ void check(Checker& checker) { checker.that("is compiled", true, ""); }
 CPP
 check "with the reason" says "the order in which atomicAdd adds floats is not deterministic"
 check "and what stands for it" says "add with block_sum (llmc/device/kernel.cuh)"
+
+check "a kernel whose launch declares too little is compiled" builds undeclared <<'CPP'
+#include "llmc/device/launch.cuh"
+__global__ void twice_kernel(float* twice, float* sum, const float* x) {
+  twice[threadIdx.x] = 2 * x[threadIdx.x];
+  if (threadIdx.x == 5) sum[0] += x[5];
+}
+void check(Checker& checker) {
+  Array<float> x(checker.stream, std::vector<float>(32, 1)), twice(checker.stream, 32), sum(checker.stream, std::vector<float>{1});
+  float value = 1;
+  const auto run = [&](std::initializer_list<Access> accesses) {
+    x.upload(std::vector<float>(32, value *= 1.1f));  // a value that was there already is not seen
+    launch<twice_kernel>({checker.stream, "twice", accesses}, 1, 32, 0, twice.data(), sum.data(), x.data());
+    checker.stream.synchronize();
+  };
+  const Access input = reads(x.data(), 32), output = writes(twice.data(), 32), total = updates(sum.data(), 1);
+  run({input, output, total});
+  checker.refused("nothing declared", "wrote byte 256 of a buffer of 640 bytes, and did not declare it\n  it declares there: nothing", [&] { run({input, total}); });
+  checker.refused("a part", "wrote byte 320 of a buffer of 640 bytes, and did not declare it\n  it declares there: writes bytes 256 to 319", [&] { run({input, writes(twice.data(), 16), total}); });
+  checker.refused("read only", "it declares there: reads bytes 256 to 259", [&] { run({input, output, reads(sum.data(), 1)}); });
+}
+CPP
+check "what it writes nonetheless is told" eval 'env -u LLMC_CPU_WRITES b/kernels/undeclared check >out 2>&1 || { cat out && false; }'
+check "with the kernel, the place of its launch and the way out" says "twice (dev/kernels/undeclared.cu:14) wrote byte 256"
+check "LLMC_CPU_WRITES=free does not look" eval '! LLMC_CPU_WRITES=free b/kernels/undeclared check >out 2>&1'
+check "  and finds nothing" says "nothing was thrown"
 
 check "a program of checks is built" builds checks <<'CPP'
 void check(Checker& checker) {

@@ -103,12 +103,21 @@ without_times() { sed -E 's/,"(step_ms|tokens_per_s|mfu|time)":[^,}]*//g' "$1"; 
 # log NAME: the run's train.jsonl, without what the clock says.
 log() { without_times "$scratch/$1/train.jsonl"; }
 # same_log, same_weights, same A B: two runs have the same bits, of all lines of the log, of the exported weights, of both.
-same_log() { cmp <(log "$1") <(log "$2"); }
+same_log() { alike_lines "$1's log" "$2's log" <(log "$1") <(log "$2"); }
 same_weights() { cmp "$scratch/$1/export/model.safetensors" "$scratch/$2/export/model.safetensors"; }
 same() { same_weights "$@" && same_log "$@"; }
 # ends_alike A B LINES: B went on where A was: its log is the last so many lines of A's, and the weights are the same. The
 # lines include those that measure and sample at the step of the checkpoint.
-ends_alike() { cmp <(log "$1" | tail -n "$3") <(log "$2") && same_weights "$1" "$2"; }
+ends_alike() { alike_lines "the end of $1's log" "$2's log" <(log "$1" | tail -n "$3") <(log "$2") && same_weights "$1" "$2"; }
+# alike_lines A B FILE FILE: the same lines; else how many each has, and the first ones that differ. A and B name the files.
+alike_lines() {
+  cat "$3" >"$scratch/.lines"
+  cat "$4" >"$scratch/.other-lines"
+  if cmp -s "$scratch/.lines" "$scratch/.other-lines"; then return; fi
+  echo "     $1 has $(wc -l <"$scratch/.lines") lines, $2 $(wc -l <"$scratch/.other-lines")"
+  diff "$scratch/.lines" "$scratch/.other-lines" | head -n 8 | cut -c1-300
+  return 1
+}
 # numbers NAME KEY: "step number" of each line of the run's train.jsonl that has one of this name.
 numbers() { sed -n "s/.*\"step\":\([0-9]*\),.*\"$2\":\([^,}]*\).*/\1 \2/p" "$scratch/$1/train.jsonl"; }
 # near A B COUNT FIRST REST: the losses of B (or, with key=NAME, others of its numbers) are so many, of the same steps as the

@@ -188,6 +188,9 @@ makes 2 WERROR=1
 check "  what it compiles must not warn" said 'error: unused variable'
 makes 0 -j2 -n test
 check "  -j counts in the makes inside, too" not grep -q 'forced in makefile' "$scratch/out.txt"
+# With MAKE=echo the makes inside print their goals.
+makes 0 -n MAKE=echo -C "$root" softgpu T=kernels/swiglu
+check "  builds this kernel alone for the software GPU" grep -qE '^DEVICE=cuda .* BUILD=build/softgpu build/softgpu/kernels/swiglu$' "$scratch/out.txt"
 makes 2 clean all
 check "  make clean stands alone" said 'stands alone'
 makes 0 clean

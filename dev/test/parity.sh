@@ -49,6 +49,7 @@ cp -r dev/reference/dumps/tied "$scratch/theta" && sed -i 's/"rope_theta": 10000
 cp -r dev/reference/dumps/tied "$scratch/alone" && sed -i 's/bf16_seeds/others/' "$scratch/alone/pytorch_error.json"
 refused "another theta, in bf16" "  FAIL the median" "${parity[@]}" "$scratch/theta" --dtype bf16
 agrees "$scratch/alone" --dtype bf16 # a dump without the errors of other weights
+check "--help is no error" eval '"${parity[@]}" --help | grep -q "^usage: test_llama"'
 refused "no dump at all" "usage: test_llama" "${parity[@]}"
 refused "another option" "unknown option --tolerance" "${parity[@]}" "$scratch/dump" --tolerance 1
 echo "$checks checks passed"

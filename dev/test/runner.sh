@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Covers: the test runner itself: failing, hanging, empty, missing and undeclared tests are each counted as failures
+# Covers: the test runner itself: failing, hanging, empty, missing and undeclared tests are each counted as failures;
+# logs that differ are told by their lines
 # Timeout: 60
 # shellcheck disable=SC2016  # the little programs expand their own variables
 set -euo pipefail
@@ -71,4 +72,13 @@ printf '#!/bin/sh\n# Covers: torch\necho fine\n' >"$scratch/dev/test/pytorch/exp
 chmod +x "$scratch/dev/test/pytorch/export.sh"
 run 0 --with pytorch b
 check "the PyTorch tests stand apart" last_line "1 passed, 0 failed"
+# Logs that are not alike are told by their lines.
+mkdir -p "$scratch"/whole/export "$scratch"/rest/export
+touch "$scratch"/{whole,rest}/export/model.safetensors
+printf '{"step":%d}\n' 1 2 3 4 >"$scratch/whole/train.jsonl"
+printf '{"step":%d}\n' 3 4 >"$scratch/rest/train.jsonl"
+check "the end of a log is another log" ends_alike whole rest 2
+not ends_alike whole rest 3 >"$scratch/out.txt"
+check "a line too many: both counts" says "the end of whole's log has 3 lines, rest's log 2"
+check "  and the line" says '^< .*"step":2'
 echo "$checks checks passed"

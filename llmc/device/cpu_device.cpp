@@ -95,7 +95,7 @@ void enqueue(const Work& work, std::function<void()> task) {
   if (Graph::State* capture = work.stream.device().state().capture)
     return capture->add(Kind::work, work, std::move(task));
   Device::State& device = declare(work);
-  device.enqueue(work.stream.state(), device.recorded(std::move(task)), nullptr);
+  device.enqueue(work.stream.state(), device.recorded(device.writes.watched(work, std::move(task))), nullptr);
 }
 
 void enqueue_collective(const Work& work, std::function<void()> task) {
@@ -277,6 +277,7 @@ std::byte* allocate(Device& device, size_t bytes, const char* what) {
   if (posix_memalign(&memory, 4096, bytes) != 0)
     fail_as(ExitCode::does_not_fit, "no memory for %zu bytes of %s memory", bytes, what);
   memset(memory, 0xff, bytes);  // NaN in fp32, bf16 and e4m3: exposes reads of unwritten memory
+  device.state().writes.add(static_cast<std::byte*>(memory), bytes);
   return static_cast<std::byte*>(memory);
 }
 
@@ -285,6 +286,7 @@ void release(Device* device, std::byte* data, size_t bytes) {
   if (std::uncaught_exceptions() > 0) device->state().drop_work();
   else device->synchronize();
   device->state().order.forget(data, bytes);
+  device->state().writes.forget(data);
   if (!device->state().executes) release_addresses(data, bytes);
   else free(data);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "llmc/device/cpu_stream.h"
+#include "llmc/device/cpu_write_check.h"
 #include "llmc/device/device.h"
 #include "llmc/device/graph.h"
 #include "llmc/device/order_check.h"
@@ -63,6 +64,7 @@ struct Device::State {
   ThreadPool pool;
   std::vector<std::unique_ptr<cpu_backend::BlockRunner>> runners;
   OrderCheck order;
+  WriteCheck writes;
   std::vector<Stream::State*> streams;
   std::shared_ptr<Task> last_collective;
   bool executes = true, checks_order = true;

@@ -1,4 +1,6 @@
-// The logits and losses of the last forward pass, on the host.
+// The logits and losses of the last forward pass, on the host. Samples and test_llama read logits here, as the product
+// with the head leaves them (Head::logits). Losses, those of --eval-choices too, come from the classifier. A change of
+// the logits, such as a cap, must be made where both see it.
 #pragma once
 
 #include <algorithm>
