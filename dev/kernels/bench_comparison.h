@@ -122,7 +122,7 @@ inline void print_comparison(const std::vector<BenchTimes>& before, const std::v
     printf(
         "the machine is busy: the same kernel of the same build took up to %.1f times as long in another round\n"
         "  run it again when less else runs, or with more rounds: --rounds %zu\n",
-        spread, 4 * now.size());
+        spread, 4 * now.size() + 1);
 }
 
 // Compares the benchmark of this program (its path is `self`) with `file`: an earlier build of the same program, or

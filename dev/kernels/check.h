@@ -124,7 +124,7 @@ int main(int argc, char** argv) try {
       "  check  compares the kernels with plain references, and ends with code 1 if one differs\n"
       "  bench  times them\n"
       "  FILE   an earlier build of this program, run in turn with it; or what its bench printed\n"
-      "  N      so many times each, 1 to 1000 (5)\n",
+      "  N      so many times each, an odd number up to 999 (5)\n",
       argv[0]);
   if (what == "--help") {
     printf("%s", usage.c_str());
@@ -134,7 +134,7 @@ int main(int argc, char** argv) try {
   const bool counts = compares && words.size() == 5 && words[3] == "--rounds";
   const int rounds = counts ? atoi(words[4].c_str()) : 5;
   REQUIRE((words.size() == 1 && (what == "check" || what == "bench")) || (compares && words.size() == 3) ||
-              (counts && words[4] == std::to_string(rounds) && rounds >= 1 && rounds <= 1000),
+              (counts && words[4] == std::to_string(rounds) && rounds >= 1 && rounds <= 1000 && rounds % 2),
           "%s", usage.c_str());
   setvbuf(stdout, nullptr, _IOLBF, 0);  // after a crash or a hang the last line tells how far it came
   if (compares) {

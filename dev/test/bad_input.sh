@@ -119,7 +119,7 @@ llm.c's questions|this is llm.c's questions|--eval-choices llmc_questions.bin
 llm.c's questions as data|this is llm.c's questions|--train-data llmc_questions.bin
 a shard as the model|this is a shard of tokens|--model good.bin
 several texts in a list|several files are one pattern: '{text.txt,good.bin}'|--train-data text.txt,good.bin
-a name that only dev/data knows|dev/data/prepare tinystories --tokenizer DIR --out DIR|--train-data tinystories
+a name that only dev/data knows|dev/data/prepare tinystories --tokenizer MODEL --out data/NAME|--train-data tinystories
 a folder that has only folders|as 'deep/*/*.txt'|--train-data deep
 a folder that has only validation files|by their names all its files are for validation, as held/val.txt|--train-data held
 a run that saved no checkpoint|there is no complete checkpoint|--resume good

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: what a run on conversations says to whoever begins with it: held-out conversations that are shorter than a
 # sequence, samples that begin with a question of the data, too few steps, a run that is made longer, questions
-# Timeout: 120
+# Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -60,8 +60,8 @@ check "  and the card of the export, how to do so in PyTorch" grep -q 'tokenizer
 check "what holds conversations out is told" says trained "nothing is held out: dev/data/prepare --val-fraction"
 
 echo "-- too few steps"
-few="at the learning rate 0.0004 teach a model that is trained already hardly anything new: more --epochs (or --steps), or a higher --lr"
-check "a warning" says trained "warning: 1 step $few"
+few="at the learning rate 0.0004 a model that is trained already learns hardly anything new: more --epochs (or --steps), or a higher --lr"
+check "a warning" says trained "warning: with 1 step $few"
 check "  not of 28 steps" says_not tuned "$few"
 run plain 1 --steps 1 --train-data text.txt
 check "  nor of a text" says_not plain "$few"
@@ -86,12 +86,14 @@ ask --prompt '<|reserved_special_token_0|>user' --temperature 0
 check "  a prompt in the template's form needs no hint" eval 'says_not asked "has a chat template" && says asked "always the likeliest token: temperature 0"'
 if "$train" --model tuned --sample-only --sample-tokens 3 --temperature 0 --quiet --chat --prompt 'Say 7' >asked.txt 2>&1; then
   check "an answer without an end is told" says asked "warning: the answer is cut off at --sample-tokens 3"
-  run forgot 1 "${chats[@]}" --steps 1 --chat --prompt 'Say 7'
-  check "--chat without --sample-only is told" says forgot "warning: --chat: this run trains"
+  run meant 1 "${chats[@]}" --steps 1 --chat --prompt 'Say 7'
+  check "--chat in a training is for its samples" says_not meant "--sample-only talks"
+  "$train" --model tuned --dry-run --seq-len 32 --chat --prompt 'Say 7' >forgot.txt 2>&1
+  check "  without data --sample-only was forgotten" says forgot "warning: --chat: this run trains"
 else
   check "a program without the library says how to get it" says asked "scripts/get_minja"
 fi
 refused "a folder that is not there" "did you mean ./tuned?" "$train" --model ./tunde --sample-only
 printf '{"messages": [{"role": "user", "content": "Hi"}]}\n' >talks.jsonl
-refused "conversations that were not prepared" "dev/data/prepare talks.jsonl --chat --tokenizer DIR --out DIR" "$train" --model made --train-data talks.jsonl
+refused "conversations that were not prepared" "dev/data/prepare talks.jsonl --chat --tokenizer MODEL --out data/NAME" "$train" --model made --train-data talks.jsonl
 echo "$checks checks passed"

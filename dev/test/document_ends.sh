@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: samples, checkpoints and exports begin and end where the documents of the training data do: at the token that the
 # manifest names, or that the program puts before a text; a model keeps its own end, and bytes have none; the banner says so
-# Timeout: 60
+# Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

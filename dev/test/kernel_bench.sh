@@ -40,9 +40,9 @@ check "with an earlier build" exits 0 "$program" bench --vs earlier
 check "  it is run in turn" said "in turn with earlier, 5 rounds of each"
 check "  five times" [ "$(wc -l <runs.txt)" = 5 ]
 check "  before is its time" [ "$(grep -c ' 1000.0 us ' out.txt)" = "$lines" ]
-check "with so many rounds as asked" exits 0 "$program" bench --vs earlier --rounds 2
-check "  so many" [ "$(wc -l <runs.txt)" = 7 ]
-check "  they are named" said "in turn with earlier, 2 rounds of each"
+check "with so many rounds as asked" exits 0 "$program" bench --vs earlier --rounds 3
+check "  so many" [ "$(wc -l <runs.txt)" = 8 ]
+check "  they are named" said "in turn with earlier, 3 rounds of each"
 "$program" bench --vs earlier >out.txt
 check "  all rounds have a ratio" [ "$(grep -cE '[0-9.]+ to [0-9.]+' out.txt)" = "$lines" ]
 
@@ -68,7 +68,7 @@ check "a table of given times is built" "${CXX:-g++}" -std=c++20 -I"$root" table
 check "the times are those of the round whose ratio is printed" grep -q '^uneven  *200.0 us  *300.0 us  *1.50   0.25 to 2.20: no clear difference$' out.txt
 check "a difference in all rounds is clear" grep -q '^faster  *100.0 us  *82.0 us  *0.82   0.80 to 0.84$' out.txt
 check "one that rounds to 1.00 is not" grep -q '^hardly faster .* 0.90 to 1.00: no clear difference$' out.txt
-check "times that differ twofold mean that the machine is busy" said "up to 8.0 times as long in another round" "--rounds 20"
+check "times that differ twofold mean that the machine is busy" said "up to 8.0 times as long in another round" "--rounds 21"
 check "of many rounds the outermost do not count" grep -q '^one slow round .* 0.90   0.90 to 0.90$' out.txt
 check "and steady times mean no such thing" [ "$(grep -c busy out.txt)" = 1 ]
 
@@ -81,6 +81,7 @@ refused "another kernel's figures" 'it times other things: "rope_forward bf16 N=
 refused "a program that fails" "bench ended with code 1" "$program" bench --vs earlier
 refused "a program that times nothing" "bench timed nothing" "$program" bench --vs "$(type -P true)"
 refused "no number of rounds" "usage: " "$program" bench --vs saved.txt --rounds 0
+refused "an even number, which has no median" "usage: " "$program" bench --vs saved.txt --rounds 2
 refused "a word behind it" "usage: " "$program" bench --vs saved.txt --rounds 5x
 check "--help is no error" exits 0 "$program" --help
 check "  and says what may be given" eval 'said "[--rounds N]" && ! said "error"'

@@ -51,14 +51,15 @@ echo "-- by scripts/run"
 lost=$scratch/lost
 begin lost '^step' env LLMC_PROGRAM="$train" scripts/run -n 3 --zero-stage 3 --out "$lost" --layers 1 --seq-len 32 \
   --global-batch 12 --steps 1000000 --val-every 0 --sample-every 0 --checkpoint-every 10
-until compgen -G "$lost/checkpoints/step-*[0-9]" >/dev/null; do sleep 0.1; done
+for _ in $(seq 600); do
+  if compgen -G "$lost/checkpoints/step-*[0-9]" >/dev/null; then break; fi
+  sleep 0.1
+done
 signal lost 1 KILL
 check "a rank is killed: it ends with its code" ended 20 137
 check "  SIGTERM of the launcher promises nothing" says_not lost "asked to stop"
-check "  but says what it does if all are alive" says lost "SIGTERM: if all ranks are alive, the step under way"
 check "  the signal is named" says lost "scripts/run: exit code 137: signal 9 ended a rank"
-check "  and how to go on" says lost "scripts/run: the newest checkpoint is $lost/checkpoints/step-" "to go on, add --out $lost --resume auto"
-rm -r "$lost/checkpoints"
+check "  and how to go on" says lost "scripts/run: the newest checkpoint there is $lost/checkpoints/step-" "to go on, start again with --out $lost --resume auto"
 begin lost '^step' env LLMC_PROGRAM="$train" scripts/run -n 2 --out "$lost.2" --layers 1 --seq-len 32 --global-batch 4 \
   --steps 1000000 --val-every 0 --sample-every 0
 pids=$(pgrep -f "^$train .*$lost.2 ")

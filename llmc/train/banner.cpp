@@ -83,7 +83,7 @@ void print_step(Setup& setup) {
   for (const std::string& reason : settings.reasons) console.item("", reason);
   if (setup.model.loaded && setup.data.train->has_masks() && settings.steps < kFewSteps)
     console.warning(format(
-        "%s at the learning rate %g teach a model that is trained already hardly anything new: more --epochs (or "
+        "with %s at the learning rate %g a model that is trained already learns hardly anything new: more --epochs (or "
         "--steps), or a higher --lr",
         counted(settings.steps, "step").c_str(), settings.lr));
   if (settings.warmup_steps > settings.steps)

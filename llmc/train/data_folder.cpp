@@ -91,7 +91,8 @@ std::string pattern_of(const DataFolder& folder, const Paths& files) {
 Options with_files_of_folders(Options options) {
   if (is_folder(options.train_data)) {
     const DataFolder folder = open_folder(options.train_data, "train-data");
-    const Paths trained_on = folder.for_training.empty() ? folder.others() : folder.for_training;
+    const bool chosen = !folder.for_training.empty() && folder.all[0].ends_with(".bin");
+    const Paths trained_on = chosen ? folder.for_training : folder.others();
     REQUIRE(!trained_on.empty(),
             "--train-data %s: by their names all its files are for validation, as %s\n  to train on them name them: "
             "--train-data '%s'",
@@ -109,9 +110,10 @@ Options with_files_of_folders(Options options) {
 
 std::string describe_folder(const Options& named, const Options& used) {
   if (!is_folder(named.train_data)) return "";
-  const Paths files = open_folder(named.train_data, "train-data").for_validation;
+  const DataFolder folder = open_folder(named.train_data, "train-data");
+  const Paths& files = folder.for_validation;
   if (files.empty()) return "";
-  const bool held_out = named.val_data.empty() && !used.val_data.empty();
+  const bool held_out = used.val_data == pattern_of(folder, files);
   return format("%s %s not trained on%s: %s for validation", some_of(files).c_str(), files.size() == 1 ? "is" : "are",
                 held_out ? ", but held out" : "", says_so(files));
 }

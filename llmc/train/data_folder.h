@@ -9,9 +9,9 @@
 #include "llmc/base/options.h"
 
 // Returns the options with the pattern of its files in place of a folder that --train-data or --val-data names. The
-// files are shards (*.bin), else texts (*.txt). Of these, files for training are trained on, else all that are not for
-// validation. Those for validation are the held-out data, unless --val-data names other data. For --val-data these are
-// taken, else all. Throws on a folder that has no such file.
+// files are shards (*.bin), else texts (*.txt). Shards for training are trained on if there are any, else all files
+// that are not for validation. Those for validation are the held-out data, unless --val-data names other data. For
+// --val-data these are taken, else all. Throws on a folder that has no such file.
 Options with_files_of_folders(Options options);
 
 // Returns a sentence for the banner about files of the training data's folder that are not trained on, since their

@@ -131,11 +131,13 @@ ModelSource open_model(const Options& options) {
   } else {
     const std::string fetch = download_command(name),
                       similar = fs::path(name).has_parent_path() ? similar_folder(name) : "";
-    REQUIRE(similar.empty(), "--model %s: there is no such folder\n  did you mean %s?", name.c_str(), similar.c_str());
-    REQUIRE(fetch.empty(),
-            "--model %s: there is no such folder here\n  if it is a model of the Hugging Face hub, fetch it first: %s, "
-            "then --model %s",
-            name.c_str(), fetch.c_str(), fs::path(name).filename().c_str());
+    const std::string near = similar.empty() ? "" : format("\n  did you mean %s?", similar.c_str());
+    REQUIRE(
+        fetch.empty(),
+        "--model %s: there is no such folder here%s\n  if it is a model of the Hugging Face hub, fetch it first: %s, "
+        "then --model %s",
+        name.c_str(), near.c_str(), fetch.c_str(), fs::path(name).filename().c_str());
+    REQUIRE(near.empty(), "--model %s: there is no such folder%s", name.c_str(), near.c_str());
     source.config = ModelConfig::preset(name);
     source.description = format("preset %s, random weights (%s)", name.c_str(), options.init.c_str());
   }

@@ -275,16 +275,16 @@ PlanCandidate Planner::as_run(const PlanCandidate& way) const {
 }
 
 const char* Planner::mark(const PlanCandidate& way) const {
-  return !fits(way) ? "!" : device_.gpu && limits_.device - way.device < kNarrowBytes ? "~" : " ";
+  return !fits(way) ? "!" : device_.gpu && limits_.device < way.device + kNarrowBytes ? "~" : " ";
 }
 
 std::string Planner::narrow(const MemoryPlan& plan) const {
   if (*mark(needs(options_, plan)) != '~') return "";
   return format(
-      "%s of the device are left, and what the plan reserves for CUDA and NCCL is an assumption\n--memory-limit %s "
-      "plans with more room",
-      human_bytes(limits_.device - plan.needed_device_bytes()).c_str(),
-      format("%.0fGiB", double(limits_.device - kNarrowBytes) / (1 << 30) - 0.5).c_str());
+      "%s of %s%s are left, and what the plan reserves for libraries is in part an assumption\n  --plan auto "
+      "--memory-limit SIZE plans with more room",
+      human_bytes(limits_.device - plan.needed_device_bytes()).c_str(), human_bytes(limits_.device).c_str(),
+      options_.memory_limit.empty() ? "" : " (--memory-limit)");
 }
 
 std::string Planner::verdict(const MemoryPlan& plan) const {

@@ -41,10 +41,13 @@ std::string never_ends(const DocumentRule& rule, const std::string& text, const 
   std::string how = "write the shards again with dev/data/prepare --delimiter after";
   if (!text.empty()) {
     const auto [begin, end] = codec.begin_and_end();
+    std::string files;  // prepare knows no braces
+    const bool listed = text.find('{') != text.npos;
+    for (const std::string& file : listed ? glob(text) : std::vector{text}) files += " " + shell_quoted(file);
     how = format(
-        "make shards with dev/data/prepare '%s' --tokenizer %s --document-separator '%s' --strip --delimiter %s "
+        "make shards with dev/data/prepare%s --tokenizer %s --document-separator %s --strip --delimiter %s "
         "--out DIR",
-        text.c_str(), codec.file().c_str(), name.c_str(),
+        files.c_str(), shell_quoted(codec.file()).c_str(), shell_quoted(name).c_str(),
         begin.empty() || end.empty() || begin == end ? "after" : "both");
   }
   return format(

@@ -233,12 +233,14 @@ void print_prediction(const Modelled& m, Console& console) {
   if (const std::string unconfirmed = m.rates.unconfirmed(m.used); !unconfirmed.empty())
     console.item("", "(" + unconfirmed + ")");
   const double mfu = m.config.flops_per_token(m.settings.T, true) * tokens_per_second / m.device.bf16_flops;
-  const std::string of_bf16 = mfu_text(m.config, m.settings.T, tokens_per_second, m.device.bf16_flops, false);
-  if (m.settings.fp8.on())
-    console.item("", format("MFU %.1f%% of FP8's peak, %.4g TFLOP/s; of bf16's ", 100 * mfu / kFp8Peak,
-                            kFp8Peak * m.device.bf16_flops * 1e-12) +
-                         of_bf16 + ", by the data sheet");
-  else console.item("", of_bf16 + ", by the data sheet");
+  const double in_full = m.config.flops_per_token(m.settings.T, false) * tokens_per_second / m.device.bf16_flops;
+  const std::string text =
+      m.settings.fp8.on()
+          ? format("MFU %.1f%% of FP8's %.4g TFLOP/s, %.1f%% of bf16's %.4g (%.1f%% with attention in full)",
+                   100 * mfu / kFp8Peak, kFp8Peak * m.device.bf16_flops * 1e-12, 100 * mfu, m.device.bf16_flops * 1e-12,
+                   100 * in_full)
+          : mfu_text(m.config, m.settings.T, tokens_per_second, m.device.bf16_flops, false);
+  console.item("", text + ", by the data sheet");
   if (const std::string waits = waits_of(step); !waits.empty()) console.item("", "it waits " + waits);
   if (m.asked.plan == "as-asked") console.item("", prediction_limits(m.mesh.world_size));  // else it stands above
   if (m.mesh.world_size > 1)

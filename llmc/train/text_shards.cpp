@@ -68,7 +68,7 @@ void require_text(const std::string& path, bool as_utf8) {
   const bool chats = start.find("\"messages\"") != start.npos || start.find("\"conversations\"") != start.npos;
   REQUIRE(!lines || !chats,
           "%s holds conversations as JSON lines\n  make them tokens, of which the answers are learnt, with the model's "
-          "tokenizer: dev/data/prepare %s --chat --tokenizer DIR --out DIR",
+          "tokenizer: dev/data/prepare %s --chat --tokenizer MODEL --out data/NAME",
           path.c_str(), shell_quoted(path).c_str());
   REQUIRE(!lines,
           "%s holds JSON lines, whose braces and keys would be trained on\n  expected plain text, or shards (*.bin): "

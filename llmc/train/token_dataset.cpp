@@ -124,7 +124,7 @@ std::string hint_about_name(const std::string& name) {
   constexpr const char* kPrepared[] = {"tinyshakespeare", "tinystories", "fineweb-edu"};  // names that dev/data knows
   const bool prepared = std::count(std::begin(kPrepared), std::end(kPrepared), name) > 0;
   if (prepared || !download_command(name).empty())
-    return format("; %s: dev/data/prepare %s --tokenizer DIR --out DIR, then --train-data DIR",
+    return format("; %s: dev/data/prepare %s --tokenizer MODEL --out data/NAME, then --train-data data/NAME",
                   prepared ? "dev/data knows this data set, and makes shards of it"
                            : "if it is a data set of the Hugging Face hub, fetch it first",
                   name.c_str());

@@ -19,8 +19,9 @@ def example(content: dict, folder: Path, tokenizer) -> list[str]:
         return []
     first, last = learnt[:2]
     if content["delimiter"]:
-        ids = content["delimiter"]["id"], content["delimiter"].get("end_id")
-        begin = max(np.flatnonzero(np.isin(tokens[:first], [number for number in ids if number is not None])), default=0)
+        place, ids = content["delimiter"]["place"], (content["delimiter"]["id"], content["delimiter"].get("end_id"))
+        found = np.flatnonzero(np.isin(tokens[:first], [number for number in ids if number is not None]))
+        begin = found[-1] + (place == "after") if len(found) else 0
     else:
         begin = 0
     before, answer = (shortened(tokenizer.decode(tokens[part].tolist())) for part in (slice(begin, first), slice(first, last)))

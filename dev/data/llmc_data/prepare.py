@@ -350,7 +350,8 @@ def main() -> None:
         else:
             content = conversion.run()
     if options.chat:
-        print("\n".join(example(content, options.out, conversion.tokenizer)))
+        for line in example(content, options.out, conversion.tokenizer):
+            print(line)
     elif conversion.encoding.kind == rows.COMPLETION and has_template(conversion.tokenizer):
         print("the tokenizer has a chat template, which these prompts and completions lack: --chat renders them with it")
     print(summary(content, options))
