@@ -29,6 +29,7 @@ last_sample() { sed -n 's/.*"sample":"\([^"]*\)".*/\1/p' "$1/train.jsonl" | tail
 # shellcheck disable=SC2086  # words
 train --model model.json $few --train-data after --steps 40 --lr 0.01 --checkpoint-every 40 --out ended
 check "the banner says where samples begin and end" grep -q "samples *begin after <|end_of_text|> (1506), and end with <|end_of_text|> (1506) or after 20 tokens" log
+check "what follows each token is learnt" [ "$(sed -n 's/.*"step":40,"loss":\([0-9]*\)\..*/\1/p' ended/train.jsonl)" = 0 ]
 check "a sample is one document: $(last_sample ended)" [ "$(last_sample ended)" = a ]
 check "the export ends with the token after documents" [ "$(ids ended/export)" = "bos_token_id:nulleos_token_id:1506" ]
 check "  and so does the checkpoint" grep -q '"eos_token_id": 1506' ended/checkpoints/step-00000040/generation_config.json

@@ -186,7 +186,7 @@ class Configurations {
     for (const int stage : {0, 1, 2, 3}) add_stores(stage);
   }
 
-  // What the stores of weights, gradients and state do differently in a stage.
+  // Adds the configurations in which the stores of weights, gradients and state differ from stage to stage.
   void add_stores(int stage) {
     const auto stored = [&](const std::string& name, const std::string& precision,
                             const TinyModel& model = {}) -> auto& {

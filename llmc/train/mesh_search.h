@@ -5,7 +5,7 @@
 // tokens of a sequence or more, unless there are too few sequences for all ranks. Over the data ranks ZeRO stage 3, 2
 // or 1; stage 3 also over parts of them, halved down to a node. For each the fastest that fits of --plan auto's ways to
 // recompute, to offload, and of micro-batches; where --fp8-all-gather can be used, the best are also weighed with it.
-// What the user asked for (an option that has not its default) is kept.
+// The search keeps the options that the user set to something else than their default.
 #pragma once
 
 #include <functional>

@@ -15,7 +15,8 @@ namespace {
 // 2 TiB for 8 GPUs, as in DGX and p5 nodes.
 constexpr size_t kHostBytesPerGpu = size_t(256) << 30;
 
-// Of a GPU, below which a plan is called narrow: no GPU has confirmed all that the plan reserves for CUDA and NCCL.
+// A plan that leaves a GPU less than this is called narrow: no run of several GPUs has confirmed what the plan reserves
+// for NCCL.
 constexpr size_t kNarrowBytes = size_t(2) << 30;
 
 // Tokens of a micro-batch that a rank computes, at most, unless the default has more. Qwen3-4B in FP8 gains 1.5% by

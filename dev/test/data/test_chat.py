@@ -490,7 +490,7 @@ def test_what_prepare_prints_of_conversations(llama3, tmp_path):
     (model / "model.safetensors").write_bytes(b"")
     said = prepare(tmp_path / "d.jsonl", "--out", tmp_path / "o", "--val-fraction", 0, *common).stdout
     assert said.endswith(data + " --seq-len 512 --epochs 4 --lr 3e-4 --out runs/tuned\n")
-    # Of few conversations a sequence is shorter, so that the line trains, and the epochs are more.
+    # For few conversations the line has a shorter sequence and more epochs, so that it trains.
     write_chat(tmp_path / "e.jsonl", [CONVERSATION])
     said = prepare(tmp_path / "e.jsonl", "--out", tmp_path / "e", "--val-fraction", 0, *common).stdout
     assert f" --seq-len {manifest_of(tmp_path / 'e')['splits']['train']['tokens'] - 1} --epochs 12" in said
