@@ -64,7 +64,7 @@ endif
 MAKEFLAGS += --no-print-directory
 Q := $(if $(V),,@)
 
-FOLDERS := llmc/base llmc/tokenizer llmc/device llmc/kernels llmc/comm llmc/model llmc/memory llmc/train dev/kernels dev/test dev/bench dev/docs
+FOLDERS := llmc/base llmc/tokenizer llmc/device llmc/kernels llmc/comm llmc/config llmc/model llmc/memory llmc/data llmc/train llmc/predict llmc/run dev/kernels dev/test dev/bench dev/docs
 HEADERS := $(wildcard $(foreach f,$(FOLDERS),$f/*.h $f/*.cuh))
 LIBRARY_SOURCES := $(wildcard llmc/*/*.cpp llmc/*/*.cu)
 PROGRAM_SOURCES := $(wildcard train_llama.cu test_llama.cu)
@@ -388,7 +388,7 @@ $B/obj/%.cu.o: %.cu $B/flags $$(addsuffix .gch,$$(standard))
 	$Q$(COMPILE_cu) $(standard:%=$(READ_STANDARD) %) -c $< -o $@ -MF $@.d || $(remove_old)
 
 $(LIBRARY): $(LIBRARY_SOURCES:%=$B/obj/%.o) $B/files
-$(KERNEL_LIBRARY): $(patsubst %,$B/obj/%.o,$(filter $(addprefix llmc/,base/% device/% kernels/% model/config%),$(LIBRARY_SOURCES))) $B/files
+$(KERNEL_LIBRARY): $(patsubst %,$B/obj/%.o,$(filter $(addprefix llmc/,base/% device/% kernels/% config/config%),$(LIBRARY_SOURCES))) $B/files
 $(LIBRARY) $(KERNEL_LIBRARY):
 	@rm -f $@
 	$Qar rcs $@ $(filter %.o,$^)
@@ -414,7 +414,7 @@ $B/headers/%.ok: % $B/flags
 $(call program_of,$(TEST_SOURCES)): $(DOCTEST_MAIN:%=$B/obj/%.o)
 $(TEST_SOURCES:%=$B/obj/%.o): CPPFLAGS += $(TEST_FLAGS)
 # One file is compiled with minja, and again when that is found elsewhere.
-CHAT_TEMPLATE := $B/obj/llmc/train/chat_template.cpp.o
+CHAT_TEMPLATE := $B/obj/llmc/data/chat_template.cpp.o
 # g++ 12 warns of the regular expressions in it under AddressSanitizer.
 $(CHAT_TEMPLATE): private CPPFLAGS += $(MINJA) $(if $(filter gcc,$(COMPILER)),-Wno-maybe-uninitialized)
 $(CHAT_TEMPLATE): $B/minja

@@ -20,8 +20,8 @@
 #include "llmc/base/options.h"
 #include "llmc/base/safetensors.h"
 #include "llmc/comm/ranks.h"
-#include "llmc/train/evaluation.h"
-#include "llmc/train/setup.h"
+#include "llmc/run/evaluation.h"
+#include "llmc/run/setup.h"
 
 namespace {
 

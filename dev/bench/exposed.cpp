@@ -4,7 +4,7 @@
 
 #include "dev/test/collective_trace.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/simulation.h"
+#include "llmc/predict/simulation.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <exception>
 
 #include "llmc/device/known_devices.h"
+#include "llmc/predict/simulation.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -15,9 +15,9 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/mesh_search.h"
+#include "llmc/predict/mesh_search.h"
+#include "llmc/predict/simulation.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -9,10 +9,10 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/model_source.h"
-#include "llmc/train/planner.h"
+#include "llmc/predict/planner.h"
+#include "llmc/predict/simulation.h"
+#include "llmc/run/model_source.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -13,9 +13,9 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/planner.h"
+#include "llmc/predict/planner.h"
+#include "llmc/predict/simulation.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

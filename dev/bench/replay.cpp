@@ -17,9 +17,9 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/model_source.h"
+#include "llmc/predict/simulation.h"
+#include "llmc/run/model_source.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // This program predicts what one H100 or H200 trains. It prints microseconds a token of a step by class of work: at the
 // data sheet's rates, at rates that other projects reach in public, and at those of our own kernels. The figures of
-// other trainers stand below. It is a model: see llmc/device/rates.h and llmc/train/roofline.h.
+// other trainers stand below. It is a model: see llmc/device/rates.h and dev/bench/step_split.h.
 //
 //   build/cpu/bench/roofline          all
 //   build/cpu/bench/roofline 8b       the figure that --dry-run, scale and meshes have, too
@@ -11,14 +11,14 @@
 
 #include "dev/bench/largest.h"
 #include "dev/bench/public_rates.h"
+#include "dev/bench/step_split.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/model_source.h"
-#include "llmc/train/planner.h"
-#include "llmc/train/roofline.h"
+#include "llmc/predict/planner.h"
+#include "llmc/predict/simulation.h"
+#include "llmc/run/model_source.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 
 #include "dev/kernels/array.h"
 #include "dev/kernels/sizes.h"
+#include "llmc/config/config.h"
 #include "llmc/kernels/matmul.h"
-#include "llmc/model/config.h"
 
 // Standard normal numbers, 65536 different ones over and over: drawing each by itself would take longer than what is
 // measured.

@@ -2,7 +2,7 @@
 
     python dev/reference/compare_conversations.py DIR SHARDS T TRAIN.jsonl
 
-DIR: the weights before that step.  SHARDS: a folder of dev/data's, whose concatenation llmc/train/sampler.h cuts into
+DIR: the weights before that step.  SHARDS: a folder of dev/data's, whose concatenation llmc/data/sampler.h cuts into
 windows of T tokens.  Exit code 1 beyond the limit.
 """
 

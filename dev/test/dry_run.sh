@@ -155,8 +155,8 @@ while read -r name kind; do
   named=$(grep -c -e "does not look at .*--$name\b" -e "--$name\b.* nothing: " with.txt || true)
   same=$(cmp -s <(grep -v "scripts/" without.txt) <(grep -v -e "does not look at" -e " nothing: " -e "scripts/" with.txt) && echo 1 || echo 0)
   case $same$((named > 0)) in
-    10) fail "--$name $value changes nothing that a dry run prints, and nothing says so: name it in unread_options() of llmc/train/idle_options.cpp" ;;
-    01) diff without.txt with.txt || true && fail "--$name $value is said to change nothing (llmc/train/idle_options.cpp), but does" ;;
+    10) fail "--$name $value changes nothing that a dry run prints, and nothing says so: name it in unread_options() of llmc/run/idle_options.cpp" ;;
+    01) diff without.txt with.txt || true && fail "--$name $value is said to change nothing (llmc/run/idle_options.cpp), but does" ;;
   esac
   tried=$((tried + 1))
 done < <("$train" --help | sed -n 's/^  --\([a-z0-9-]*\) *\([^ ]*\).*/\1 \2/p')

@@ -16,7 +16,7 @@
 #include "dev/test/arrays.h"
 #include "dev/test/observed_source.h"
 #include "dev/test/tiny_trainer.h"
-#include "llmc/model/context_part.h"
+#include "llmc/config/context_part.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 #include "dev/test/record_order.h"
 #include "dev/test/tiny_trainer.h"
-#include "llmc/train/simulation.h"
+#include "llmc/predict/simulation.h"
 
 namespace {
 

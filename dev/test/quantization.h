@@ -3,8 +3,8 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
-#include "llmc/model/config.h"
-#include "llmc/model/fp8.h"
+#include "llmc/config/config.h"
+#include "llmc/config/fp8.h"
 
 // `skip` names products as "down", of all blocks, or "layers.3.down".
 inline Fp8Settings read_quantization(const Json& json, const ModelConfig& config) {

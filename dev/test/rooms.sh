@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 cd "$root"
 
-rooms=(base tokenizer device kernels comm model memory train)
+rooms=(base tokenizer device kernels comm config model memory data train predict run)
 # What includes upwards: lines "file: include".
 upward() {
   local i j
@@ -17,8 +17,11 @@ upward() {
     done
   done
 }
-# The communicator knows no kernels, and kernels no ranks: neighbours that do not know each other.
-sideways() { grep -rnE '#include "llmc/kernels/' llmc/comm || true; }
+# Neighbours that do not know each other: the communicator and the kernels, data and what computes with it.
+sideways() {
+  grep -rnE '#include "llmc/kernels/' llmc/comm || true
+  grep -rnE '#include "llmc/(model|memory)/' llmc/data || true
+}
 worlds() {
   grep -rnE '^ *# *(el)?if.*(LLMC_CUDA|LLMC_ON_GPU|LLMC_DEVICE_|LLMC_NCCL|LLMC_MPI|LLMC_OPENBLAS|__CUDA)' llmc ./*.cu |
     grep -vE '^llmc/(device|comm)/|^llmc/kernels/(cpu_|cuda_)?matmul' || true
@@ -32,7 +35,7 @@ none() { # COMMAND: prints nothing
   [ -z "$found" ] || { echo "$found" && return 1; }
 }
 check "no room includes a room above it" none upward
-check "the communicator knows no kernels" none sideways
+check "the communicator knows no kernels, and the data no model" none sideways
 check "#if on the world only in llmc/device, llmc/comm and the products" none worlds
 check "PTX and shared variables only in llmc/device" none hardware
 check "no file of more than about 600 lines" none long_files

@@ -20,7 +20,7 @@ cat >"$scratch/stand_in.cpp" <<'CPP'
 #include <cstdlib>
 #include <string>
 
-#include "llmc/train/interrupt.h"
+#include "llmc/run/interrupt.h"
 
 int main(int argc, char** argv) {
   const StopRequests stop_requests;
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
 }
 CPP
 "${MPI_HOME:+$MPI_HOME/bin/}mpicxx" -std=c++20 -Wno-cast-function-type -DOMPI_SKIP_MPICXX=1 -I "$root" "$scratch/stand_in.cpp" \
-  llmc/train/interrupt.cpp -o "$scratch/stand_in"
+  llmc/run/interrupt.cpp -o "$scratch/stand_in"
 export LLMC_PROGRAM=$scratch/stand_in
 unset LLMC_THREADS NO_COLOR
 says_times() { [ "$(grep -c -e "$3" "$scratch/$1.txt")" = "$2" ]; } # NAME TIMES PATTERN

@@ -5,7 +5,7 @@
 #include "dev/test/tiny_trainer.h"
 #include "llmc/base/json.h"
 #include "llmc/base/new_file.h"
-#include "llmc/train/evaluation.h"
+#include "llmc/run/evaluation.h"
 
 namespace {
 

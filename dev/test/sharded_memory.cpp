@@ -16,7 +16,7 @@
 #include <fstream>
 
 #include "dev/test/tiny_trainer.h"
-#include "llmc/train/model_source.h"
+#include "llmc/run/model_source.h"
 
 namespace {
 

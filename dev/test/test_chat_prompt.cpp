@@ -6,10 +6,10 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/input_file.h"
-#include "llmc/train/chat_prompt.h"
-#include "llmc/train/chat_template.h"
-#include "llmc/train/export_folder.h"
-#include "llmc/train/special_tokens.h"
+#include "llmc/data/chat_prompt.h"
+#include "llmc/data/chat_template.h"
+#include "llmc/data/special_tokens.h"
+#include "llmc/run/export_folder.h"
 
 namespace fs = std::filesystem;
 

@@ -5,8 +5,8 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
-#include "llmc/train/choices.h"
-#include "llmc/train/evaluation.h"
+#include "llmc/data/choices.h"
+#include "llmc/run/evaluation.h"
 
 namespace {
 

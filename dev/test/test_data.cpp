@@ -14,9 +14,9 @@
 #include "dev/test/token_files.h"
 #include "llmc/base/json.h"
 #include "llmc/base/text.h"
-#include "llmc/train/sampler.h"
-#include "llmc/train/shard_manifest.h"
-#include "llmc/train/token_dataset.h"
+#include "llmc/data/sampler.h"
+#include "llmc/data/shard_manifest.h"
+#include "llmc/data/token_dataset.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include "dev/test/token_files.h"
 #include "llmc/base/json.h"
 #include "llmc/base/text.h"
-#include "llmc/train/data_identity.h"
-#include "llmc/train/token_dataset.h"
+#include "llmc/data/data_identity.h"
+#include "llmc/data/token_dataset.h"
 
 namespace {
 

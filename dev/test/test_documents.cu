@@ -6,9 +6,9 @@
 #include "dev/test/test.h"
 #include "dev/test/tiny_trainer.h"
 #include "dev/test/token_files.h"
+#include "llmc/data/documents.h"
+#include "llmc/data/sampler.h"
 #include "llmc/kernels/classifier.h"
-#include "llmc/train/documents.h"
-#include "llmc/train/sampler.h"
 
 namespace {
 

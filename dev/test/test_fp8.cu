@@ -10,9 +10,9 @@
 #include "dev/test/test.h"
 #include "dev/test/tiny_trainer.h"
 #include "dev/test/token_files.h"
+#include "llmc/config/fp8.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/model/fp8.h"
-#include "llmc/train/simulation.h"
+#include "llmc/predict/simulation.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 //
 // softgpu/kernel_check.sh shows that it sees wrong kernels, those that hang and those that crash.
 #include "dev/test/test.h"
-#include "llmc/train/kernel_check.h"
+#include "llmc/run/kernel_check.h"
 
 TEST_CASE("right kernels pass, in both types and for head sizes that each kernel takes") {
   Device device;

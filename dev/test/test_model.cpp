@@ -8,10 +8,10 @@
 #include <tuple>
 
 #include "dev/test/test.h"
+#include "llmc/config/config.h"
+#include "llmc/config/context_part.h"
+#include "llmc/config/parameters.h"
 #include "llmc/kernels/attention.h"
-#include "llmc/model/config.h"
-#include "llmc/model/context_part.h"
-#include "llmc/model/parameters.h"
 
 namespace {
 

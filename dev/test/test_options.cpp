@@ -11,8 +11,8 @@
 #include "llmc/base/options.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/idle_options.h"
-#include "llmc/train/model_source.h"
+#include "llmc/run/idle_options.h"
+#include "llmc/run/model_source.h"
 
 namespace {
 

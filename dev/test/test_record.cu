@@ -12,7 +12,7 @@
 #include "llmc/comm/recording_communicator.h"
 #include "llmc/device/known_devices.h"
 #include "llmc/device/replay.h"
-#include "llmc/train/simulation.h"
+#include "llmc/predict/simulation.h"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // Covers: the line of a step: the speed of all GPUs together, and of each where there are several
 #include "dev/test/test.h"
-#include "llmc/train/report.h"
+#include "llmc/base/console.h"
+#include "llmc/run/report.h"
 
 TEST_CASE("several GPUs: the speed of all, and of each, as predictions have it") {
   StepReport step{};

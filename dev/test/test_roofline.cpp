@@ -8,13 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "dev/bench/step_split.h"
 #include "dev/test/test.h"
 #include "llmc/base/options.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/train/model_source.h"
-#include "llmc/train/roofline.h"
+#include "llmc/predict/mfu.h"
+#include "llmc/predict/simulation.h"
+#include "llmc/run/model_source.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/simulation.h"
 
 namespace {
 

@@ -7,9 +7,9 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/error.h"
+#include "llmc/run/resume.h"
+#include "llmc/run/run_folder.h"
 #include "llmc/train/checkpoint.h"
-#include "llmc/train/resume.h"
-#include "llmc/train/run_folder.h"
 
 namespace {
 

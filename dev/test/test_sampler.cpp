@@ -12,7 +12,7 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
-#include "llmc/train/sampler.h"
+#include "llmc/data/sampler.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include "dev/test/test.h"
 #include "dev/test/tiny_trainer.h"
-#include "llmc/train/sampling.h"
+#include "llmc/run/sampling.h"
 
 namespace {
 

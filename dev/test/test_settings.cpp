@@ -5,8 +5,8 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/run/resume.h"
 #include "llmc/train/defaults.h"
-#include "llmc/train/resume.h"
 #include "llmc/train/run_state.h"
 #include "llmc/train/settings.h"
 

@@ -1,6 +1,6 @@
 // Covers: run.json lists the hosts of a run with their ranks and GPUs
 #include "dev/test/test.h"
-#include "llmc/train/start_record.h"
+#include "llmc/run/start_record.h"
 
 TEST_CASE("hosts are listed in the order of their first ranks, with ranges of ranks") {
   const std::vector<std::string> of_ranks = {"b\nH200\nGPU-1", "b\nH200\nGPU-2", "a\nH200\nGPU-3", "b\nH200\nGPU-4",

@@ -10,9 +10,9 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/block_checksums.h"
-#include "llmc/train/export_folder.h"
-#include "llmc/train/text_shards.h"
-#include "llmc/train/token_dataset.h"
+#include "llmc/data/text_shards.h"
+#include "llmc/data/token_dataset.h"
+#include "llmc/run/export_folder.h"
 
 namespace fs = std::filesystem;
 

@@ -7,8 +7,8 @@
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
-#include "llmc/train/description.h"
-#include "llmc/train/unigram.h"
+#include "llmc/data/unigram.h"
+#include "llmc/run/description.h"
 
 TEST_CASE("unigram cross entropy") {
   TemporaryFolder folder;

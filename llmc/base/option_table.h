@@ -17,7 +17,7 @@
 //   order     as run, but no start may change it: the run would train on other sequences than it would have had
 //
 // `needs` lists the conditions without which the option changes nothing; using it then causes a remark. Each word is a
-// condition of train/idle_options.cpp.
+// condition of run/idle_options.cpp.
 //
 // The option is named after its field: micro_batch is --micro-batch. export_ is --export, because export is a C++
 // keyword.

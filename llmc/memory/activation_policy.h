@@ -13,7 +13,7 @@
 
 #include <string>
 
-#include "llmc/model/activations.h"
+#include "llmc/config/activations.h"
 
 struct ActivationPolicy {
   Recompute recompute = Recompute::none;

@@ -14,11 +14,11 @@
 #include <optional>
 #include <vector>
 
+#include "llmc/config/parameters.h"
 #include "llmc/memory/fp8_gather.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
 #include "llmc/memory/sharding.h"
-#include "llmc/model/parameters.h"
 
 class ParameterStore {
  public:

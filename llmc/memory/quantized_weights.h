@@ -5,10 +5,10 @@
 #include <functional>
 #include <vector>
 
+#include "llmc/config/parameters.h"
 #include "llmc/kernels/quantize_weights.h"
 #include "llmc/memory/fp8_scales.h"
 #include "llmc/memory/plan.h"
-#include "llmc/model/parameters.h"
 
 class QuantizedWeights {
  public:

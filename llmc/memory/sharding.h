@@ -9,7 +9,7 @@
 #pragma once
 
 #include "llmc/comm/communicator.h"
-#include "llmc/model/parameters.h"
+#include "llmc/config/parameters.h"
 
 // Elements first .. first+count-1 of a unit.
 struct UnitShare {

@@ -19,10 +19,10 @@
 #include <array>
 #include <optional>
 
+#include "llmc/config/activations.h"
+#include "llmc/config/parameters.h"
 #include "llmc/kernels/qk_norm_rope.h"
-#include "llmc/model/activations.h"
 #include "llmc/model/linear.h"
-#include "llmc/model/parameters.h"
 
 // Buffers that all blocks use, one after the other, for the largest micro-batch. Forward needs the first four.
 struct BlockScratch {

@@ -10,8 +10,8 @@
 #pragma once
 
 #include "llmc/comm/communicator.h"
+#include "llmc/config/context_part.h"
 #include "llmc/device/tensor.h"
-#include "llmc/model/context_part.h"
 
 constexpr int kContextSlots = 2;  // groups whose gathered keys and values are in memory at once
 

@@ -7,10 +7,10 @@
 // are computed in a second buffer.
 #pragma once
 
+#include "llmc/config/parameters.h"
 #include "llmc/kernels/classifier.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/model/linear.h"
-#include "llmc/model/parameters.h"
 
 // Buffers of the head, for the largest micro-batch.
 struct HeadBuffers {

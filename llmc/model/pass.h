@@ -3,14 +3,14 @@
 
 #include <functional>
 
+#include "llmc/config/config.h"
+#include "llmc/config/fp8.h"
 #include "llmc/device/tensor.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/kernels/quantize.h"
 #include "llmc/kernels/rope.h"
-#include "llmc/model/config.h"
 #include "llmc/model/context_parallel.h"
-#include "llmc/model/fp8.h"
 #include "llmc/model/tensor_parallel.h"
 
 // Memory for an FP8 operand, large enough for the largest operand that uses it.

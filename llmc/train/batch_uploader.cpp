@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
+#include "llmc/data/sampler.h"
 #include "llmc/kernels/classifier.h"
-#include "llmc/train/sampler.h"
 
 BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, int window,
                              ContextPart part)

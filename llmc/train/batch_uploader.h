@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "llmc/config/context_part.h"
 #include "llmc/device/device.h"
 #include "llmc/memory/plan.h"
-#include "llmc/model/context_part.h"
 
 class BatchUploader {
  public:

@@ -24,8 +24,8 @@
 #include "llmc/base/disk.h"
 #include "llmc/base/json.h"
 #include "llmc/base/safetensors.h"
+#include "llmc/config/parameters.h"
 #include "llmc/memory/snapshot.h"
-#include "llmc/model/parameters.h"
 
 // ---- writing: each rank its share, then one of them publishes
 

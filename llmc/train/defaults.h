@@ -19,7 +19,7 @@
 
 #include <cstdint>
 
-#include "llmc/model/config.h"
+#include "llmc/config/config.h"
 
 struct Defaults {
   int64_t T, G;                      // tokens a sequence, sequences a step

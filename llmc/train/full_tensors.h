@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "llmc/comm/communicator.h"
-#include "llmc/model/parameters.h"
+#include "llmc/config/parameters.h"
 
 // of() returns all elements of each tensor of a unit, in the order of the layout. `own` is the unit on this rank's
 // device. `ranks` is the tensor-parallel group, whose ranks all call. The host waits. Throws if copies of the same

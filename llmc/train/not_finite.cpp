@@ -6,9 +6,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/kernels/not_finite.h"
-#include "llmc/train/report.h"
-#include "llmc/train/setup.h"
-#include "llmc/train/trainer.h"
 
 NotFiniteSearch::NotFiniteSearch(Communicator& communicator, Stream& stream, const ParameterLayout& layout,
                                  int64_t tokens, const uint32_t* fp8_word)
@@ -69,83 +66,4 @@ std::optional<int64_t> NotFiniteSearch::first_in(const Tensor& tensor) {
 
 void NotFiniteSearch::report(const std::string& tensor, int64_t token) {
   found_ = {micro_step_, position_, tensor, token};
-}
-
-// ---------------------------------------------------------------------------------------------- of all ranks
-
-namespace {
-
-constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-
-// Returns the smallest of the ranks' numbers, and which rank has it.
-std::pair<int64_t, int> smallest(Communicator& communicator, Stream& stream, int64_t number) {
-  const std::vector<int64_t> all = gather_numbers(communicator, stream, number);
-  const auto first = std::min_element(all.begin(), all.end());
-  return {*first, int(first - all.begin())};
-}
-
-// Returns the index in the layout of the first tensor whose part on this rank has an infinity or NaN; kNone: there is
-// none.
-int64_t bad_weight(Trainer& trainer) {
-  const std::vector<UnitShare> shares = trainer.shares();
-  const ParameterLayout& layout = trainer.layout();
-  std::vector<float> numbers;
-  for (size_t unit = 0; unit < shares.size(); ++unit)
-    for (const ParameterSlice& piece : layout.slices(int(unit), shares[unit].first, shares[unit].count))
-      for (size_t done = 0; done < piece.count; done += numbers.size()) {
-        numbers.resize(std::min(kCheckpointPiece, piece.count - done));
-        trainer.read_state(StateKind::weights, int(unit), shares[unit].first + piece.at + done, numbers.size(),
-                           numbers.data());
-        if (!std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); }))
-          return piece.tensor - layout.tensors.data();
-      }
-  return kNone;
-}
-
-// Returns where the data of this rank's micro-batch come from: all of its sequences, or the one that holds the token.
-std::string data_of(const Setup& setup, int64_t step, const NotFinite& found) {
-  constexpr int kNamed = 8;
-  const RunSettings& s = setup.settings;
-  const BatchLayout layout{s.G, setup.mesh.data_ranks(), s.B};
-  const int first = found.token < 0 ? 0 : int(found.token / s.T), end = found.token < 0 ? s.B : first + 1;
-  std::string text;
-  for (int row = first; row < std::min(end, first + kNamed); ++row) {
-    const Windows::Place place =
-        setup.sampler->place(layout.sample(step, found.micro_step, setup.mesh.data_rank(), row));
-    text += format("\n  data: sequence %d of %d: ", row + 1, s.B) + setup.data.train->where(place.start, place.tokens);
-    if (found.token >= 0 && found.token % s.T < place.tokens)
-      text += "; it begins at " + setup.data.train->where(place.start + found.token % s.T, 1);
-  }
-  return end - first > kNamed ? text + format("\n  and %d more sequences", end - first - kNamed) : text;
-}
-
-std::string place_of(const Setup& setup, const StepInput& input, const NotFinite& found) {
-  const std::string rank =
-      setup.ranks.size == 1 ? "" : format(" on rank %d of %d,", setup.ranks.rank, setup.ranks.size);
-  return format("the first tensor with an infinity or NaN is %s,%s in micro-batch %lld of %lld", found.tensor.c_str(),
-                rank.c_str(), (long long)found.micro_step + 1, (long long)setup.settings.micro_steps) +
-         data_of(setup, input.step, found);
-}
-
-}  // namespace
-
-std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input) {
-  Communicator& communicator = *setup.communicator;
-  Stream stream(setup.device, "search");
-  const Trainer::Search again = trainer.search_not_finite(input);
-  const NotFinite* found = again.found ? &*again.found : nullptr;
-  const auto [first, rank] =
-      smallest(communicator, stream, found ? (found->micro_step << 32) + found->position : kNone);
-  std::string text;
-  if (first != kNone)
-    text = broadcast_text(communicator, stream, setup.ranks.rank == rank ? place_of(setup, input, *found) : "", rank);
-  else if (const StepResult& r = again.result; r.finite)
-    return format(
-        "run again, the step was finite, with the loss %s and the norm %s: this computer may have made an error",
-        plain_number(r.loss).c_str(), plain_number(double(r.grad_norm)).c_str());
-  else text = "no tensor has an infinity or NaN before the gradients are summed: their sum or their norm has";
-  if (const int64_t weight = smallest(communicator, stream, bad_weight(trainer)).first; weight != kNone)
-    return text + "\n  the weights held one before the step: " + trainer.layout().tensors[size_t(weight)].name +
-           "\n  train other weights, or go on from an earlier checkpoint";
-  return text + "\n  a lower --lr or a longer --warmup-steps may help";
 }

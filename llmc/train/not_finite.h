@@ -11,13 +11,9 @@
 #include <string>
 
 #include "llmc/comm/communicator.h"
+#include "llmc/config/parameters.h"
 #include "llmc/device/device.h"
-#include "llmc/model/parameters.h"
 #include "llmc/model/pass.h"
-
-struct Setup;
-class Trainer;
-struct StepInput;
 
 // The first tensor of a step that is not finite on this rank.
 struct NotFinite {
@@ -51,8 +47,3 @@ class NotFiniteSearch {
   int64_t micro_step_ = -1, position_ = 0;
   std::optional<NotFinite> found_;
 };
-
-// Runs the step again, and returns lines for the user: the first tensor that is not finite on any rank, the rank, the
-// micro-batch and its place in the data, and what may help. No step may be under way. All ranks call and return the
-// same.
-std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input);

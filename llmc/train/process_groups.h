@@ -8,8 +8,8 @@
 #include "llmc/base/error.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
+#include "llmc/config/config.h"
 #include "llmc/memory/sharding.h"
-#include "llmc/model/config.h"
 #include "llmc/model/context_parallel.h"
 #include "llmc/model/tensor_parallel.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "llmc/train/sampler.h"
+#include "llmc/data/sampler.h"
 
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
                int64_t data_tokens) {

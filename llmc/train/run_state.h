@@ -26,7 +26,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/json.h"
 #include "llmc/base/options.h"
-#include "llmc/model/config.h"
+#include "llmc/config/config.h"
 #include "llmc/train/settings.h"
 
 inline constexpr int64_t kStateVersion = 1;

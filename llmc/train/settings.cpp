@@ -9,7 +9,6 @@
 #include "llmc/base/text.h"
 #include "llmc/memory/sharding.h"
 #include "llmc/train/defaults.h"
-#include "llmc/train/tuner.h"
 
 namespace {
 

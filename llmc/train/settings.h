@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "llmc/base/options.h"
+#include "llmc/config/config.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
-#include "llmc/model/config.h"
 #include "llmc/train/schedule.h"
 #include "llmc/train/trainer.h"
 

@@ -1,10 +1,10 @@
 // The settings of a Trainer.
 #pragma once
 
+#include "llmc/config/fp8.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/memory/activation_policy.h"
 #include "llmc/memory/optimizer_state.h"
-#include "llmc/model/fp8.h"
 
 struct TrainerSettings {
   DType dtype = DType::fp32;  // of weights and activations in the products

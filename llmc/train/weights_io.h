@@ -5,9 +5,9 @@
 #include <string>
 
 #include "llmc/base/safetensors.h"
+#include "llmc/config/config.h"
+#include "llmc/config/parameters.h"
 #include "llmc/device/device.h"
-#include "llmc/model/config.h"
-#include "llmc/model/parameters.h"
 
 // Converts stored numbers first .. first+count-1, which are F32, F16 or BF16, exactly to fp32 in out[count]. Throws on
 // any other type.

@@ -1,0 +1,106 @@
+#include "llmc/config/activations.h"
+
+#include <cstring>
+
+#include "llmc/base/error.h"
+
+namespace {
+
+using Sizes = SavedSizes;
+
+// The input of a product in the model's type: absent if backward needs only its FP8 copy.
+Tensor wide_input(const Sizes& s, int layer, Product product, int64_t rows, int64_t columns) {
+  const bool needed =
+      !s.fp8.quantizes(layer, product) || s.fp8.bf16_wgrad() || (s.gathers(product) && !s.fp8.per_tensor_scale());
+  return needed ? Tensor(nullptr, s.type, {rows, columns}) : Tensor();
+}
+
+// The input of qkv or gate_up likewise. If norms come after the layers, it is the residual stream, which is saved
+// anyway.
+template <Product product>
+Tensor norm_output(const Sizes& s, int layer) {
+  return s.config.family->norm_after ? Tensor() : wide_input(s, layer, product, s.R, s.config.C);
+}
+// A norm behind attention or MLP reads this tensor.
+Tensor norm_input(const Sizes& s, int) {
+  return s.config.family->norm_after ? Tensor(nullptr, s.type, {s.R, s.config.C}) : Tensor();
+}
+
+// The input of a product in FP8, as the weight gradient takes it. Inputs that tensor-parallel ranks gather are kept as
+// this rank's rows if they have one scale, and in the model's type otherwise.
+QuantizedTensor fp8_input(const Sizes& s, int layer, Product product) {
+  const bool own_rows = s.gathers(product);
+  const bool needed =
+      s.backward && s.fp8.quantizes(layer, product) && !s.fp8.bf16_wgrad() && (!own_rows || s.fp8.per_tensor_scale());
+  if (!needed) return {};
+  return s.fp8.operand(Role::input, !own_rows, int(own_rows ? s.R : s.N), product_shape(s.config, product).IC);
+}
+template <Product product>
+Tensor fp8_bytes(const Sizes& s, int layer) {
+  const QuantizedTensor x = fp8_input(s, layer, product);
+  return x.columns ? Tensor(nullptr, DType::uint8, {x.bytes()}) : Tensor();
+}
+template <Product product>
+Tensor fp8_factors(const Sizes& s, int layer) {
+  const QuantizedTensor x = fp8_input(s, layer, product);
+  return x.columns ? Tensor(nullptr, DType::fp32, {x.factor_count()}) : Tensor();
+}
+
+Tensor residual(const Sizes& s, int) { return Tensor(nullptr, s.type, {s.R, s.config.C}); }
+Tensor rstd(const Sizes& s, int) { return Tensor(nullptr, DType::fp32, {s.R}); }
+
+constexpr SavedRow kSavedRows[] = {
+    // The residual stream before the block.
+    {"x", residual, Offload::input, Recompute::none},
+    {"rstd1", rstd, Offload::attention, Recompute::block},
+    {"norm1", norm_output<Product::qkv>, Offload::attention, Recompute::norms},
+    {"input of qkv", fp8_bytes<Product::qkv>, Offload::attention, Recompute::norms},
+    {"input of qkv, factors", fp8_factors<Product::qkv>, Offload::attention, Recompute::norms},
+    // After RoPE or, where queries and keys have a norm, before it.
+    {"qkv",
+     [](const Sizes& s, int) {
+       return Tensor(nullptr, s.type, {s.N, s.config.qkv_width()});
+     },
+     Offload::attention, Recompute::block},
+    // A norm over all heads needs the sums of squares of queries and of keys.
+    {"squares of q and k",
+     [](const Sizes& s, int) {
+       return s.config.family->qk_norm == QkNorm::whole ? Tensor(nullptr, DType::fp32, {s.N, 2}) : Tensor();
+     },
+     Offload::attention, Recompute::block},
+    {"attention",
+     [](const Sizes& s, int) {
+       return Tensor(nullptr, s.type, {s.N, s.config.q_width()});
+     },
+     Offload::attention, Recompute::block},
+    // The log-sum-exp of the scores, (B, NH, T).
+    {"lse", [](const Sizes& s, int) { return Tensor(nullptr, DType::fp32, {s.N * s.config.NH}); }, Offload::attention,
+     Recompute::block},
+    {"output of o", norm_input, Offload::attention, Recompute::block},
+    // The residual stream between attention and MLP.
+    {"middle", residual, Offload::all, Recompute::block},
+    {"rstd2", rstd, Offload::all, Recompute::block},
+    {"norm2", norm_output<Product::gate_up>, Offload::all, Recompute::norms},
+    {"input of gate_up", fp8_bytes<Product::gate_up>, Offload::all, Recompute::norms},
+    {"input of gate_up, factors", fp8_factors<Product::gate_up>, Offload::all, Recompute::norms},
+    {"gate_up",
+     [](const Sizes& s, int) {
+       return Tensor(nullptr, s.type, {s.N, 2 * s.config.FF});
+     },
+     Offload::all, Recompute::mlp},
+    {"swiglu", [](const Sizes& s, int layer) { return wide_input(s, layer, Product::down, s.N, s.config.FF); },
+     Offload::all, Recompute::norms},
+    {"input of down", fp8_bytes<Product::down>, Offload::all, Recompute::norms},
+    {"input of down, factors", fp8_factors<Product::down>, Offload::all, Recompute::norms},
+    {"output of down", norm_input, Offload::all, Recompute::block},
+};
+
+}  // namespace
+
+std::span<const SavedRow> saved_rows() { return kSavedRows; }
+
+Tensor SavedTensors::operator[](const char* name) const {
+  for (size_t row = 0; row < std::size(kSavedRows); ++row)
+    if (strcmp(kSavedRows[row].name, name) == 0) return tensors_[row];
+  fail("a block saves no tensor named %s", name);
+}

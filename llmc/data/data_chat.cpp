@@ -1,0 +1,94 @@
+#include "llmc/data/data_chat.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
+#include "llmc/data/shard_manifest.h"
+
+namespace {
+
+// Returns the name of the template's file; "" if the folder's shards are no conversations. Manifests of older programs
+// have no "chat", but the command that wrote them.
+std::string template_file(const Json& manifest) {
+  if (const Json* chat = manifest.find("chat"); chat && !chat->is_null()) return chat->get_string("template");
+  const Json* command = manifest.find("command");
+  const Json* rendered = command && command->is_object() ? command->find("template") : nullptr;
+  return rendered && !rendered->is_null() ? kChatTemplateFile : "";
+}
+
+std::vector<int> end_of_turn(const ShardFolder& folder, int V) {
+  const Json* chat = folder.manifest.find("chat");
+  const Json* ids = chat && !chat->is_null() ? chat->find("end_of_turn") : nullptr;
+  const std::vector<int> tokens = ids ? read_tokens(*ids) : std::vector<int>();
+  for (const int token : tokens)
+    REQUIRE(token < V,
+            "%s/manifest.json: token %d ends a turn, and the model has %d\n  name data that was made with "
+            "the model's tokenizer: dev/data/prepare --tokenizer",
+            folder.path.c_str(), token, V);
+  return tokens;
+}
+
+void add_missing(std::vector<int>& tokens, const std::vector<int>& more) {
+  for (const int token : more)
+    if (std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
+}
+
+}  // namespace
+
+std::optional<std::string> default_template(const Json& chat_template) {
+  if (chat_template.is_string()) return chat_template.as_string();
+  for (const Json& named : chat_template.elements())
+    if (named.get_string("name") == "default") return named.get_string("template");
+  return {};
+}
+
+std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
+  std::optional<DataChat> found;
+  for (const ShardFolder& folder : shard_folders(pattern)) {
+    if (folder.manifest.is_null()) continue;
+    const std::string name = template_file(folder.manifest);
+    if (name.empty()) continue;
+    listed_file(folder.path, name, folder.path + "/manifest.json");  // throws if it is a path
+    REQUIRE(
+        std::filesystem::exists(std::filesystem::path(folder.path) / name),
+        "%s/%s: it is not there, and it rendered the conversations of this folder\n  bring it along with the shards: "
+        "dev/data/prepare wrote it next to them, and the export has it",
+        folder.path.c_str(), name.c_str());
+    const std::string source = content_of(own_file(folder.path, name));
+    if (!found) found = DataChat{folder.path, source, {}, ""};
+    else if (source != found->source && found->remark.empty())
+      found->remark = found->folder + " and " + folder.path +
+                      " were rendered by different chat templates: the export "
+                      "has that of " +
+                      found->folder;
+    add_missing(found->end_of_turn, end_of_turn(folder, V));
+  }
+  return found;
+}
+
+std::vector<int32_t> beginning_of_conversation(const TokenDataset& data, const std::optional<DocumentRule>& rule,
+                                               int64_t most) {
+  std::vector<uint8_t> learnt(size_t(std::min<int64_t>(data.size(), 1 << 20)));
+  data.read_mask(0, int64_t(learnt.size()), learnt.data());
+  const auto first = std::ranges::find(learnt, 1);
+  if (first == learnt.end()) return {};
+  const int64_t end = first - learnt.begin(), begin = std::max<int64_t>(0, end - most);
+  std::vector<int32_t> tokens(static_cast<size_t>(end - begin));
+  data.read(begin, end - begin, tokens.data());
+  if (!rule) return tokens;
+  const auto last = std::ranges::find(tokens.rbegin(), tokens.rend(), int32_t(rule->token)).base();  // after it
+  if (last != tokens.begin()) tokens.erase(tokens.begin(), last - rule->begins);
+  return tokens;
+}
+
+void end_at_turns(const DataChat& chat, ModelConfig& config) {
+  if (chat.end_of_turn.empty()) return;
+  std::vector<int> tokens = chat.end_of_turn;
+  add_missing(tokens, config.end_tokens());
+  Json ids = Json::array();
+  for (const int token : tokens) ids.push_back(token);
+  if (config.generation.is_null()) config.generation = Json::object();
+  config.generation.set("eos_token_id", tokens.size() == 1 ? Json(tokens[0]) : ids);
+}

@@ -1,0 +1,131 @@
+#include "llmc/data/data_identity.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "llmc/base/checksum.h"
+#include "llmc/base/error.h"
+#include "llmc/data/shard_manifest.h"
+
+namespace {
+
+constexpr int64_t kPiece = 1 << 14, kPieces = 1 << 11, kPiecesOfShard = 1 << 6;
+constexpr int kNamedShards = 64;
+
+struct ShardSums {
+  Checksum contents, masks;
+};
+
+void add_piece(const TokenDataset& data, int shard, int64_t start, int64_t count, ShardSums& sums) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  std::vector<uint8_t> learnt(data.has_masks() ? size_t(count) : 0);
+  data.read(shard, start, count, tokens.data());
+  if (!learnt.empty()) data.read_mask(data.shard_begin(shard) + start, count, learnt.data());
+  sums.contents.add(tokens.data(), tokens.size() * sizeof tokens[0]);
+  sums.masks.add(learnt.data(), learnt.size());
+}
+
+// Returns checksums of the whole shard, or of up to `pieces` pieces of it, from its first token to its last.
+ShardSums sums_of(const TokenDataset& data, int shard, int64_t pieces) {
+  ShardSums sums;
+  const int64_t size = data.shard_size(shard), whole = (size + kPiece - 1) / kPiece;
+  for (int64_t i = 0; i < std::min(pieces, whole); ++i) {
+    const int64_t start = whole <= pieces ? i * kPiece : pieces == 1 ? 0 : (size - kPiece) * i / (pieces - 1);
+    add_piece(data, shard, start, std::min(kPiece, size - start), sums);
+  }
+  return sums;
+}
+
+Json identity_of(const TokenDataset& data, int64_t windows, const std::optional<DocumentRule>& documents) {
+  const int64_t files = data.shards();
+  // Reads all data, or up to `pieces` pieces of each file. If there are more than kPieces files, it reads only some of
+  // them: each `every`-th.
+  const bool whole = data.size() <= kPiece * kPieces;
+  const int64_t pieces = whole ? kPieces : std::clamp<int64_t>(kPieces / files, 1, kPiecesOfShard);
+  const int64_t every = whole ? 1 : (files + kPieces - 1) / kPieces;
+  const auto text_if_masked = [&](const Checksum& sum) { return data.has_masks() ? Json(sum.text()) : Json(); };
+  Checksum sizes, contents, masks;
+  Json shards = Json::array();
+  for (int i = 0; i < files; ++i) {
+    const int64_t size = data.shard_size(i);
+    sizes.add(&size, sizeof size);
+    const ShardSums sums = i % every == 0 ? sums_of(data, i, pieces) : ShardSums();
+    const std::string own_contents = sums.contents.text(), own_masks = sums.masks.text();
+    contents.add(own_contents.data(), own_contents.size());
+    masks.add(own_masks.data(), own_masks.size());
+    if (files <= kNamedShards)
+      shards.push_back(Json::object()
+                           .set("name", std::filesystem::path(data.shard_path(i)).filename().string())
+                           .set("tokens", size)
+                           .set("contents", own_contents)
+                           .set("masks", text_if_masked(sums.masks)));
+  }
+  const std::string listed = whole ? "" : listed_checksum(data);
+  return Json::object()
+      .set("files", files)
+      .set("windows", windows)
+      .set("sizes", sizes.text())
+      .set("contents", contents.text())
+      .set("masks", text_if_masked(masks))
+      .set("listed", listed.empty() ? Json() : Json(listed))
+      .set("documents", json_of(documents))
+      .set("shards", shards);
+}
+
+// Returns the first file that differs in `key`, by its current name.
+std::string first_file(const Json& was, const Json& is, const char* key) {
+  const Json &before = was.at("shards"), &now = is.at("shards");
+  for (size_t i = 0; i < std::min(before.size(), now.size()); ++i)
+    if (before.at(i).at(key) != now.at(i).at(key)) return now.at(i).get_string("name");
+  return "one of its files";
+}
+
+// Returns how the data differs from what it was; "" if it is the same.
+std::string difference(const Json& was, const Json& is) {
+  const auto differs = [&](const char* key) { return was.at(key) != is.at(key); };
+  const auto numbers = [&](const char* key) {
+    return format("%lld %s, and there were %lld", (long long)is.get_int(key), key, (long long)was.get_int(key));
+  };
+  if (differs("files")) return "it has " + numbers("files");
+  if (differs("sizes")) return first_file(was, is, "tokens") + " has another number of tokens";
+  if (was.at("masks").is_null() != is.at("masks").is_null())
+    return is.at("masks").is_null() ? "its masks are gone: every token is learnt" : "it has masks, and had none";
+  if (differs("contents")) return first_file(was, is, "contents") + " has other tokens";
+  if (differs("masks")) return "the mask of " + first_file(was, is, "masks") + " is another";
+  if (differs("listed") && !was.at("listed").is_null() && !is.at("listed").is_null())
+    return "manifest.json lists other checksums of its files";
+  if (differs("windows")) return "it has " + numbers("windows");
+  // --packed-documents may be switched; with it, the same tokens must be the same documents.
+  const auto before = rule_of(was.at("documents")), now = rule_of(is.at("documents"));
+  const auto text = [](const DocumentRule& rule) {
+    return format("%s token %lld", rule.begins ? "begins with" : "ends with", (long long)rule.token);
+  };
+  if (before && now && (before->token != now->token || before->begins != now->begins))
+    return format("each document %s, and where the run began each %s", text(*now).c_str(), text(*before).c_str());
+  return "";
+}
+
+}  // namespace
+
+const Json& DataIdentity::json() {
+  if (json_.is_null())
+    json_ = Json::object()
+                .set("train", identity_of(train_, windows_, documents_))
+                .set("held_out", held_out_ ? identity_of(*held_out_, 0, held_out_documents_) : Json());
+  return json_;
+}
+
+std::vector<std::string> changed_data(const std::string& checkpoint, const Json& was, const Json& is) {
+  const std::string train = difference(was.at("train"), is.at("train"));
+  REQUIRE(
+      train.empty(),
+      "--resume %s: the training data is not what it was: %s\n  name the same --train-data, or begin a new run with "
+      "its weights (scripts/consolidate, then --model)",
+      checkpoint.c_str(), train.c_str());
+  const Json &held_out = is.at("held_out"), &before = was.at("held_out");
+  std::string how;
+  if (held_out.is_null() != before.is_null()) how = held_out.is_null() ? "there is none now" : "there was none";
+  else if (!held_out.is_null()) how = difference(before, held_out);
+  if (how.empty()) return {};
+  return {"the held-out data is not what it was: " + how + "; its losses do not continue those before"};
+}

@@ -1,0 +1,242 @@
+#include "llmc/data/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/classifier.h"
+
+namespace {
+
+// The finalizer of SplitMix64 (Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators): every bit of
+// x affects every bit of the result.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Returns the fraction shift / 2^64 of `room`, rounded down. For a random shift, all values in [0, room) are equally
+// likely, except for a relative error of room / 2^64.
+int64_t scale(uint64_t shift, int64_t room) {
+  return int64_t((unsigned __int128)shift * (unsigned __int128)room >> 64);
+}
+
+// Under WindowRule::per_file: the number of a file's windows, and at how many tokens the first one may start. In a file
+// of 2T tokens or more that is T.
+struct FileCut {
+  int64_t windows, room;
+};
+
+FileCut cut_file(int64_t tokens, int T) {
+  if (tokens < int64_t(T) + 1) return {0, 0};
+  const int64_t windows = std::max<int64_t>(1, tokens / T - 1);
+  return {windows, std::min<int64_t>(T, tokens - windows * T)};
+}
+
+int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t sample_in_step(int64_t micro_step, int R, int rank, int B, int row) {
+  return micro_step * (int64_t(R) * B) + int64_t(rank) * B + row;
+}
+
+}  // namespace
+
+Permutation::Permutation(int64_t size, uint64_t seed, uint64_t stream) : size_(uint64_t(size)) {
+  REQUIRE(size >= 1, "a permutation of %lld numbers\n  expected at least 1", (long long)size);
+  const int bits = int(std::bit_width(size_ - 1));
+  left_bits_ = bits / 2;
+  right_bits_ = bits - left_bits_;
+  for (uint64_t round = 0; round < kRounds; round++) keys_[round] = mix(mix(mix(seed) ^ stream) ^ round);
+}
+
+int64_t Permutation::operator()(int64_t index) const {
+  REQUIRE(index >= 0 && uint64_t(index) < size_, "number %lld of a permutation of %llu", (long long)index,
+          (unsigned long long)size_);
+  const uint64_t left_mask = (uint64_t(1) << left_bits_) - 1, right_mask = (uint64_t(1) << right_bits_) - 1;
+  uint64_t x = uint64_t(index);
+  do {
+    uint64_t left = x >> right_bits_, right = x & right_mask;
+    for (int round = 0; round < kRounds; round += 2) {
+      left ^= mix(keys_[round] ^ right) & left_mask;
+      right ^= mix(keys_[round + 1] ^ left) & right_mask;
+    }
+    x = left << right_bits_ | right;
+  } while (x >= size_);
+  return int64_t(x);
+}
+
+std::string name_of(WindowRule rule) { return rule == WindowRule::per_file ? "per_file" : "concatenation"; }
+
+WindowRule window_rule_named(const std::string& name) {
+  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file})
+    if (name == name_of(rule)) return rule;
+  fail("windows by the rule '%s'\n  expected concatenation or per_file: the checkpoint is of a newer program",
+       name.c_str());
+}
+
+Windows::Windows(TokenDataset data, int T, WindowRule rule, int64_t fewest)
+    : data_(std::move(data)), T_(T), rule_(rule) {
+  REQUIRE(T >= 1, "windows of %d tokens\n  expected at least 1", T);
+  if (fewest == 0) fewest = int64_t(T) + 1;
+  if (rule == WindowRule::concatenation) {
+    count_ = data_.size() < fewest ? 0 : ceil_divide(data_.size(), T);
+  } else {
+    first_in_file_ = {0};
+    for (int shard = 0; shard < data_.shards(); shard++)
+      first_in_file_.push_back(first_in_file_.back() + cut_file(data_.shard_size(shard), T).windows);
+    count_ = first_in_file_.back();
+  }
+  REQUIRE(
+      count_ > 0,
+      "no sequence of %d tokens and a label fits: the data has %lld tokens in %d file%s, the first is %s\n  expected "
+      "%lld: lower --seq-len to %lld or less, or give more data",
+      T, (long long)data_.size(), data_.shards(), data_.shards() == 1 ? "" : "s",
+      data_.shards() ? data_.shard_path(0).c_str() : "missing", (long long)fewest,
+      (long long)std::max<int64_t>(1, data_.size() - 1));
+}
+
+int64_t Windows::reached() const { return rule_ == WindowRule::concatenation ? data_.size() : count_ * T_; }
+
+Windows::Place Windows::place(int64_t index, uint64_t shift) const {
+  REQUIRE(index >= 0 && index < count(), "window %lld of %lld", (long long)index, (long long)count());
+  if (rule_ == WindowRule::per_file) return place_in_file(index, shift);
+  const int64_t before = index * T_;
+  return {(before + scale(shift, T_)) % data_.size(), int(std::min<int64_t>(T_, data_.size() - before))};
+}
+
+Windows::Place Windows::place_in_file(int64_t index, uint64_t shift) const {
+  const auto& first = first_in_file_;
+  const auto file = int(std::upper_bound(first.begin(), first.end(), index) - first.begin()) - 1;
+  const int64_t room = cut_file(data_.shard_size(file), T_).room;
+  return {data_.shard_begin(file) + (index - first[size_t(file)]) * T_ + scale(shift, room), T_};
+}
+
+void Windows::verify(Place place) const {
+  const int64_t left = data_.size() - place.start, first = std::min<int64_t>(place.tokens + 1, left);
+  data_.verify(place.start, first);
+  if (place.tokens > left) data_.verify(0, std::min<int64_t>(place.tokens - left + 1, data_.size()));
+}
+
+void Windows::read(Place place, int32_t* inputs, int32_t* labels) const {
+  std::fill_n(inputs, T_, 0);
+  std::fill_n(labels, T_, kIgnoredLabel);
+  std::vector<int32_t> tokens(size_t(T_) + 1);
+  std::vector<uint8_t> learnt(data_.has_masks() ? size_t(T_) : 0);
+  int64_t start = place.start;
+  for (int64_t done = 0; done < place.tokens; start = 0) {
+    const int64_t left = data_.size() - start;
+    const int64_t with_input = std::min(place.tokens - done, left), with_label = std::min(with_input, left - 1);
+    data_.read(start, with_label + 1, tokens.data());
+    std::copy_n(tokens.data(), with_input, inputs + done);
+    std::copy_n(tokens.data() + 1, with_label, labels + done);
+    if (data_.has_masks()) data_.read_mask(start + 1, with_label, learnt.data());
+    for (int64_t t = 0; data_.has_masks() && t < with_label; ++t)
+      if (!learnt[size_t(t)]) labels[done + t] = kIgnoredLabel;
+    done += with_input;
+  }
+}
+
+int64_t BatchLayout::micro_steps() const {
+  REQUIRE(G >= 1 && R >= 1 && B >= 1,
+          "a global batch of %lld sequences, %d data ranks, a micro-batch of %d\n  expected at "
+          "least 1 of each",
+          (long long)G, R, B);
+  const int64_t together = int64_t(R) * B;
+  REQUIRE(G % together == 0,
+          "a global batch of %lld sequences is not a multiple of %d data ranks x micro-batch %d = %lld\n  change "
+          "--global-batch (to %lld, say), --micro-batch or the number of ranks",
+          (long long)G, R, B, (long long)together, (long long)((G + together - 1) / together * together));
+  return G / together;
+}
+
+int64_t BatchLayout::sample(int64_t step, int64_t micro_step, int rank, int row) const {
+  REQUIRE(step >= 0 && micro_step >= 0 && micro_step < micro_steps() && rank >= 0 && rank < R && row >= 0 && row < B,
+          "row %d of micro-step %lld of rank %d in step %lld\n  expected at most %d rows, %lld micro-steps, %d ranks",
+          row, (long long)micro_step, rank, (long long)step, B, (long long)micro_steps(), R);
+  return step * G + sample_in_step(micro_step, R, rank, B, row);
+}
+
+Windows::Place Sampler::place(int64_t g) const {
+  REQUIRE(g >= 0, "sample %lld\n  expected 0 or more", (long long)g);
+  const int64_t W = windows_.count();
+  // Epoch e uses streams 2e and 2e+1 of the seed: one for its order, one for the shift of its windows.
+  const uint64_t epoch = uint64_t(g / W);
+  const Permutation order(W, seed_, 2 * epoch);
+  return windows_.place(order(g % W), mix(mix(seed_) ^ (2 * epoch + 1)));
+}
+
+void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
+                   int32_t* labels) const {
+  const int T = windows_.T();
+  for (int b = 0; b < layout.B; b++) {
+    const size_t row = size_t(b) * size_t(T);
+    const Windows::Place sample = place(layout.sample(step, micro_step, rank, b));
+    windows_.verify(sample);
+    windows_.read(sample, inputs + row, labels + row);
+  }
+}
+
+ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule)
+    : windows_(std::move(data), T, rule, 2),
+      labelled_(std::min(windows_.count(), ceil_divide(windows_.data().size() - 1, T))) {
+  REQUIRE(count >= 1, "%lld validation windows\n  expected at least 1", (long long)count);
+  count_ = std::min(count, labelled_);
+}
+
+Windows::Place ValidationWindows::place(int64_t i) const {
+  REQUIRE(i >= 0 && i < count_, "validation window %lld of %lld", (long long)i, (long long)count_);
+  return windows_.place(int64_t((__int128)i * labelled_ / count_), 0);
+}
+
+int64_t ValidationWindows::micro_steps(int R, int B) const {
+  REQUIRE(R >= 1 && B >= 1, "validation on %d data ranks with micro-batch %d\n  expected at least 1 of each", R, B);
+  const int64_t together = int64_t(R) * B;
+  return ceil_divide(count_, together);
+}
+
+int ValidationWindows::fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const {
+  REQUIRE(micro_step >= 0 && micro_step < micro_steps(R, B) && rank >= 0 && rank < R,
+          "validation micro-step %lld of rank %d\n  expected at most %lld micro-steps, %d ranks", (long long)micro_step,
+          rank, (long long)micro_steps(R, B), R);
+  const size_t T = size_t(windows_.T());
+  int rows = 0;
+  for (int b = 0; b < B; b++) {
+    const int64_t i = sample_in_step(micro_step, R, rank, B, b);
+    if (i < count_) {
+      windows_.verify(place(i));
+      windows_.read(place(i), inputs + size_t(b) * T, labels + size_t(b) * T);
+      rows++;
+    } else {
+      std::fill_n(inputs + size_t(b) * T, T, 0);
+      std::fill_n(labels + size_t(b) * T, T, kIgnoredLabel);
+    }
+  }
+  return rows;
+}
+
+void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch) {
+  constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
+  int32_t largest = 0;
+  for (int i = 0; i < n; i++) {
+    REQUIRE(tokens[i] >= 0, "token %d at position %d of %d\n  expected 0 or more", tokens[i], i, n);
+    largest = std::max(largest, tokens[i]);
+  }
+  if (scratch.size() < size_t(n)) scratch.resize(size_t(n));
+
+  // Stable passes from the lowest digit to the highest that any token has. Each pass reads one array and writes the
+  // other. The number of passes decides which array is first, so that the last pass writes `order`.
+  const int passes = std::max(1, (int(std::bit_width(uint32_t(largest))) + kDigitBits - 1) / kDigitBits);
+  int32_t *from = passes % 2 ? scratch.data() : order, *to = passes % 2 ? order : scratch.data();
+  for (int i = 0; i < n; i++) from[i] = i;
+  for (int pass = 0; pass < passes; pass++) {
+    const auto digit = [&](int32_t position) { return (tokens[position] >> (pass * kDigitBits)) & (kDigits - 1); };
+    int32_t next[kDigits] = {};  // where the next position with this digit goes
+    for (int i = 0; i < n; i++) next[digit(from[i])]++;
+    for (int32_t d = 0, sum = 0; d < kDigits; d++) sum += std::exchange(next[d], sum);
+    for (int i = 0; i < n; i++) to[next[digit(from[i])]++] = from[i];
+    std::swap(from, to);
+  }
+}

@@ -1,0 +1,147 @@
+// Decides which tokens a training step sees: a pure function of (seed, sample number), without state, and the same for
+// any number of ranks.
+//
+//   windows   The concatenation of the dataset's files, in the order of their names, is cut into windows of T tokens
+//             that do not overlap. A sample is a window's T tokens and, as labels, the T tokens one further on. The
+//             last token of all has no label.
+//   epochs    With W windows in all, sample g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
+//             visits each window once, in a pseudo-random order of its own. It starts the first window at a token of
+//             its own in [0, T) and goes on with the first token after the last one, so that the borders between
+//             samples move from epoch to epoch. Each token is an input exactly once an epoch: n tokens are
+//             W = ceil(n / T) windows, of which one has fewer than T tokens if n is not a multiple of T.
+//   steps     Step s trains on the samples s G to s G + G-1, whoever computes them: see BatchLayout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llmc/data/token_dataset.h"
+
+// A pseudo-random permutation of [0, size), keyed by (seed, stream): a Feistel network over the next power of two. A
+// number that leaves the range is sent through again until it is back in it ("cycle walking": Black & Rogaway 2002,
+// Ciphers with Arbitrary Finite Domains). It takes constant time and memory; the expected number of turns is below two.
+class Permutation {
+ public:
+  // Throws if size < 1.
+  Permutation(int64_t size, uint64_t seed, uint64_t stream);
+  // Returns the image of `index`. Throws if `index` is not in [0, size).
+  int64_t operator()(int64_t index) const;
+
+ private:
+  static constexpr int kRounds = 8;
+  uint64_t size_;
+  int left_bits_, right_bits_;
+  uint64_t keys_[kRounds];
+};
+
+// How a dataset is cut into windows. `per_file` is the rule of checkpoints that do not name theirs: each file has
+// windows of its own, one fewer than would fit if several would. They are shifted within the room that is left. The
+// rest of the file's tokens, and files of up to T tokens, are not reached in that epoch.
+enum class WindowRule { concatenation, per_file };
+
+// "concatenation" or "per_file", as in a checkpoint's state.json. window_rule_named() throws on any other name.
+std::string name_of(WindowRule rule);
+WindowRule window_rule_named(const std::string& name);
+
+// The windows of T tokens in a dataset, numbered.
+class Windows {
+ public:
+  // Throws if T < 1, or if the data have fewer than `fewest` tokens (0: a sample's T+1); under per_file, if every file
+  // has fewer than T+1. Data of 2 to T tokens are one window, which is not full.
+  Windows(TokenDataset data, int T, WindowRule rule = WindowRule::concatenation, int64_t fewest = 0);
+
+  int64_t count() const { return count_; }  // the same in every epoch
+  int64_t reached() const;                  // tokens that are inputs in an epoch
+  int T() const { return T_; }
+  const TokenDataset& data() const { return data_; }
+  WindowRule rule() const { return rule_; }
+
+  struct Place {
+    int64_t start;  // first token, in the concatenation
+    int tokens;     // up to T; those beyond the dataset's end are its first ones
+  };
+  // Returns window `index` when all windows are shifted by the fraction shift / 2^64 of T tokens, or under per_file of
+  // the room that a file's windows have. Throws on an index outside [0, count).
+  Place place(int64_t index, uint64_t shift) const;
+
+  // Verifies the files at a place (TokenDataset::verify).
+  void verify(Place place) const;
+  // Reads the tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its
+  // mask says that it is not learnt. If the place has fewer than T tokens, the rest is filled with inputs 0 and labels
+  // -100.
+  void read(Place place, int32_t* inputs, int32_t* labels) const;
+
+ private:
+  Place place_in_file(int64_t index, uint64_t shift) const;
+
+  TokenDataset data_;
+  int T_;
+  WindowRule rule_;
+  int64_t count_;
+  std::vector<int64_t> first_in_file_;  // per_file: (shards+1), number of each file's first window; last, the count
+};
+
+// How a step's G samples are distributed: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
+// s G + k (R B) + r B + b. Each of the step's G samples belongs to exactly one (k, r, b).
+struct BatchLayout {
+  int64_t G;  // global batch: samples in a step
+  int R;      // data ranks
+  int B;      // micro-batch: samples in a micro-step of one rank
+
+  // Returns G / (R B). Throws if that is not a whole number, and says what to do.
+  int64_t micro_steps() const;
+  int64_t sample(int64_t step, int64_t micro_step, int rank, int row) const;
+};
+
+class Sampler {
+ public:
+  // Throws as Windows does.
+  Sampler(TokenDataset data, int T, uint64_t seed, WindowRule rule = WindowRule::concatenation)
+      : windows_(std::move(data), T, rule), seed_(seed) {}
+
+  int64_t samples_per_epoch() const { return windows_.count(); }
+  const Windows& windows() const { return windows_; }
+  // Returns the place of sample g; samples are counted from 0.
+  Windows::Place place(int64_t g) const;
+
+  // Fills inputs (B, T) and labels (B, T) of a micro-step, from files that it verifies. Throws outside the layout, or
+  // if a file was altered.
+  void fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
+            int32_t* labels) const;
+
+ private:
+  Windows windows_;
+  uint64_t seed_;
+};
+
+// A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset and not shifted.
+// Window i of n is the same for any number of ranks and any micro-batch.
+class ValidationWindows {
+ public:
+  // Throws if count < 1, and as Windows does, but takes data of 2 tokens.
+  ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule = WindowRule::concatenation);
+
+  int64_t count() const { return count_; }          // the smaller of the requested count and what the dataset has
+  bool all() const { return count_ == labelled_; }  // all that the dataset has
+  const Windows& windows() const { return windows_; }
+  Windows::Place place(int64_t i) const;
+
+  // Returns the number of micro-steps in which R ranks of B rows see all windows once. Some rows of the last one may
+  // have no window.
+  int64_t micro_steps(int R, int B) const;
+  // As Sampler::fill, with window k (R B) + r B + b in row b. A row beyond the last window has inputs 0 and labels
+  // -100, which the loss ignores. Returns how many rows have a window.
+  int fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const;
+
+ private:
+  Windows windows_;
+  int64_t labelled_;  // windows with a label: one that holds only the dataset's last token has none
+  int64_t count_;
+};
+
+// order[n] = the positions 0 .. n-1 sorted by their token; equal tokens stay in the order of their positions. The
+// embedding's backward adds each token's rows in that order, without atomics. Radix sort, O(n); `scratch` grows to n
+// once. Throws on a negative token.
+void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch);

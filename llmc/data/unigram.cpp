@@ -1,0 +1,46 @@
+#include "llmc/data/unigram.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/classifier.h"
+
+LabelCounts count_labels(const ValidationWindows& windows, const std::optional<DocumentRule>& rule,
+                         int64_t max_tokens) {
+  const int T = windows.windows().T();
+  const int64_t most = std::max<int64_t>(1, max_tokens / T), stride = (windows.count() + most - 1) / most;
+  LabelCounts counts;
+  counts.of_token.resize(size_t(windows.windows().data().vocab_size()));
+  counts.all = stride == 1;
+  std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
+  for (int64_t i = 0; i < windows.count(); i += stride) {
+    windows.windows().read(windows.place(i), inputs.data(), labels.data());
+    cut_rows(rule, inputs, labels, positions, T);
+    counts.tokens += T;
+    for (const int32_t label : labels)
+      if (label != kIgnoredLabel) ++counts.of_token[size_t(label)], ++counts.labels;
+  }
+  if (counts.all && windows.all()) counts.tokens = windows.windows().data().size();  // the last window is not full
+  return counts;
+}
+
+LabelCounts count_labels(const TokenDataset& data, const std::optional<DocumentRule>& rule, int64_t max_tokens) {
+  const auto T = int(std::clamp<int64_t>(data.size() - 1, 1, 16384));
+  return count_labels(ValidationWindows(data, T, std::numeric_limits<int64_t>::max()), rule, max_tokens);
+}
+
+Unigram unigram_cross_entropy(const LabelCounts& train, const LabelCounts& held_out) {
+  const size_t V = train.of_token.size();
+  REQUIRE(V == held_out.of_token.size(),
+          "the training data has a vocabulary of %zu tokens, the held-out data one of %zu\n  open both for the same "
+          "model",
+          V, held_out.of_token.size());
+  double nats = 0;
+  for (size_t token = 0; token < V; ++token) {
+    const double p = double(train.of_token[token] + 1) / double(train.labels + int64_t(V));
+    if (held_out.of_token[token] > 0) nats -= double(held_out.of_token[token]) * std::log(p);
+  }
+  return {nats / double(held_out.labels), train.all && held_out.all ? 0 : train.labels};
+}

@@ -1,0 +1,31 @@
+// Models a step of a cluster that is not here. One process records what one of the cluster's ranks would do, on a GPU
+// that it does not have, and replays that with given rates. All times are predictions of this model.
+#pragma once
+
+#include "llmc/comm/mesh.h"
+#include "llmc/device/record.h"
+#include "llmc/device/replay.h"
+#include "llmc/train/trainer.h"
+
+struct RecordedStep {
+  Record record;  // of a step that follows another one
+  MemoryPlan plan;
+};
+
+// Records what this rank of the mesh does in a step of `micro_steps` micro-batches. `checks_order` is passed to Device.
+RecordedStep record_step(const ModelConfig& config, TrainerSettings settings, const Mesh& mesh,
+                         const DeviceInfo& device, int64_t micro_steps, bool checks_order = true);
+
+// Replays such a step. It records two micro-batches at most; further ones take as long as the second. The result has
+// spans only if all micro-batches were recorded.
+Replay replay_step(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                   const DeviceInfo& device, int64_t micro_steps, const std::function<Replay(const Record&)>& replayed);
+
+// Returns the memory plan of such a rank, without a step.
+MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
+                       const DeviceInfo& device);
+
+// The share of such predictions that most published runs on several GPUs reached (dev/docs/predictions.md).
+inline constexpr double kLittleReached = 0.50, kMuchReached = 0.65;
+// Says what a predicted speed leaves out, and what runs on so many ranks reached of such predictions; several lines.
+std::string prediction_limits(int ranks);

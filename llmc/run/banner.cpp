@@ -1,0 +1,139 @@
+#include "llmc/run/banner.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/text.h"
+#include "llmc/data/chat_prompt.h"
+#include "llmc/kernels/attention.h"
+#include "llmc/memory/activation_policy.h"
+#include "llmc/run/description.h"
+#include "llmc/run/idle_options.h"
+#include "llmc/run/tuner.h"
+
+namespace {
+
+// Fewer steps than these teach loaded weights no answer by heart, whatever the learning rate.
+constexpr int64_t kFewSteps = 20;
+
+void print_machine(Setup& setup) {
+  Console& console = setup.console;
+  const RunSettings& settings = setup.settings;
+  const DeviceInfo& info = setup.device.info();
+  const std::string bound = info.numa_node >= 0 ? format(", with the CPUs of its NUMA node %d", info.numa_node) : "";
+  console.item("device", info.gpu ? info.name + bound : info.name + ": a GPU's kernels, executed by the CPU");
+  if (const std::string gpu = Device::unused_gpu(); !gpu.empty())
+    console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
+  console.item("products", describe_products(setup.tuning));
+  for (const std::string& line : settings.products) console.item("", line);
+  const AttentionChoice attention =
+      choose_attention_kernel(settings.attention, info, settings.dtype, setup.model.config.HD);
+  console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));
+  const Ranks& ranks = setup.ranks;
+  console.item("ranks",
+               format("%d (%s); %s", ranks.size, ranks.how.c_str(), setup.communicator->description().c_str()));
+  if (ranks.size > 1) console.item("", describe_sharing(setup.mesh, setup.options, setup.model.config));
+}
+
+void print_model(Setup& setup) {
+  Console& console = setup.console;
+  const std::optional<Checkpoint>& start = setup.start;
+  console.item("model", describe_model(setup.model));
+  if (const std::string text = nothing_to_resume(setup.options, setup.resume, start); !text.empty())
+    console.warning(text);
+  if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
+  for (const std::string& change : setup.changes) console.item("", change);
+}
+
+void print_data(Setup& setup) {
+  Console& console = setup.console;
+  const RunData& data = setup.data;
+  if (data.train) console.item("data", describe_data(*data.train, data.documents, setup.options));
+  if (data.held_out)
+    console.item(data.train ? "" : "data",
+                 describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
+  if (setup.options.eval_only && data.held_out)
+    console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
+  if (data.train && !data.held_out)
+    console.item("", data.chat ? "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations"
+                               : "nothing is held out: name files with --val-data to see a held-out loss");
+  if (!data.about_folder.empty()) console.item("", data.about_folder);
+  if (!setup.learnt.empty()) console.item("", setup.learnt);
+  for (const std::string& how : data.about_text) console.item("", how);
+  if (data.chat && setup.tokenizer_files)
+    console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
+  if (setup.sampler)
+    console.item("", describe_epochs(setup.sampler->windows(), setup.settings.steps * setup.settings.G));
+  for (const std::string& remark : data.remarks) console.warning(remark);
+  if (data.train && data.train->is_text() && setup.model.config.V > 256) console.warning(describe_bytes(setup.model));
+  console.item("tokenizer", setup.codec.description());
+}
+
+void print_step(Setup& setup) {
+  Console& console = setup.console;
+  const RunSettings& settings = setup.settings;
+  const bool trains = setup.trains();
+  if (trains)
+    console.item("step", format("%s; %s, %s tokens", describe_step(settings, setup.mesh).c_str(),
+                                counted(settings.steps, "step").c_str(),
+                                human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
+  if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
+  if (!trains) return;
+  for (const std::string& reason : settings.reasons) console.item("", reason);
+  if (setup.model.loaded && setup.data.train->has_masks() && settings.steps < kFewSteps)
+    console.warning(format(
+        "with %s at the learning rate %g a model that is trained already learns hardly anything new: more --epochs (or "
+        "--steps), or a higher --lr",
+        counted(settings.steps, "step").c_str(), settings.lr));
+  if (settings.warmup_steps > settings.steps)
+    console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
+                           (long long)settings.warmup_steps, (long long)settings.steps,
+                           settings.learning_rate_at(settings.steps - 1)));
+  console.item("activations",
+               describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
+}
+
+// Says how samples begin and end, and how --sample-only draws their tokens.
+void print_samples(Setup& setup) {
+  const Options& o = setup.options;
+  if (o.sample_only || (setup.trains() && setup.settings.sample_every != 0))
+    setup.console.item("samples", describe_samples(setup.prompt, setup.prompt_from, setup.ends, o, setup.codec));
+  if (o.sample_only)
+    setup.console.item("drawn", o.temperature == 0
+                                    ? "always the likeliest token: temperature 0"
+                                    : format("at temperature %g with seed %lld: another --seed draws another text, "
+                                             "--temperature 0 always the likeliest token",
+                                             o.temperature, (long long)o.seed));
+}
+
+void print_checkpoints(Setup& setup) {
+  if (setup.trains()) setup.console.item("checkpoints", describe_checkpoints(setup.options, setup.settings));
+}
+
+void print_options(Setup& setup) {
+  // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
+  const Options& changed = setup.trains() && !setup.start ? setup.options : setup.command_line;
+  if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
+  for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
+  const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
+  const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
+                       setup.model.loaded, measures};
+  for (const std::string& remark : idle_options(setup.command_line, facts))
+    setup.trains() ? setup.console.item("", remark) : setup.console.warning(remark);  // which --quiet shows
+  if (const std::string hint = chat_hint(setup.command_line, setup.codec); !hint.empty()) setup.console.warning(hint);
+}
+
+}  // namespace
+
+void print_banner(Setup& setup, const MemoryPlan& plan) {
+  setup.console.heading(format("train_llama %s", kVersion));
+  print_machine(setup);
+  print_model(setup);
+  print_data(setup);
+  print_step(setup);
+  print_samples(setup);
+  print_checkpoints(setup);
+  setup.console.item("memory", plan.table());
+  print_options(setup);
+}

@@ -1,0 +1,165 @@
+#include "llmc/run/description.h"
+
+#include <algorithm>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/memory/sharding.h"
+
+std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
+                          const Options& options) {
+  std::string text =
+      format("%s tokens of %s", human_count(double(data.size())).c_str(),
+             options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
+  if (data.shards() > 1) text += format(" (%d files)", data.shards());
+  if (data.is_text()) text += ", byte by byte";
+  if (data.has_masks()) text += ", of which the masks beside them say what is learnt";
+  if (documents)
+    text += format("; packed documents, each %s token %lld", documents->begins ? "begins with" : "ends with",
+                   (long long)documents->token);
+  return text;
+}
+
+std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options) {
+  return format("held out: %s tokens, %s: %s", human_count(double(held_out.size())).c_str(), measured.c_str(),
+                options.val_data.empty() ? "the last tenth" : options.val_data.c_str());
+}
+
+// "<|endoftext|> (1505), (1506)"
+static std::string describe_tokens(const std::vector<int>& tokens, const TextCodec& codec) {
+  std::string text;
+  for (const int token : tokens) {
+    const std::optional<std::string> spelled = codec.has_tokenizer() ? codec.tokenizer().token_of(token) : std::nullopt;
+    text += (text.empty() ? "" : ", ") + (spelled ? *spelled + " " : "") + format("(%d)", token);
+  }
+  return text;
+}
+
+std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool replaces) {
+  std::string text = format("conversations in the form of %s/chat_template.jinja, which the export gets%s",
+                            chat.folder.c_str(), replaces ? " in place of the model's other template" : "");
+  const std::string ends = describe_tokens(chat.end_of_turn, codec);
+  return ends.empty() ? text : text + "; samples end with a turn: " + ends;
+}
+
+std::string describe_samples(const std::vector<int32_t>& prompt, const std::string& prompt_from,
+                             const std::vector<int>& ends, const Options& options, const TextCodec& codec) {
+  TextCodec::Writer writer(codec);
+  std::string start;
+  for (const int32_t token : prompt) start += writer.take(token);
+  start += writer.finish();
+  std::string text = "continue --prompt";
+  if (!prompt_from.empty())
+    text =
+        format("begin as the first conversation of the %s data does, up to what is learnt of it", prompt_from.c_str());
+  else if (options.prompt.empty())
+    text = "begin after " + (start == "\n" ? "a newline" : describe_tokens(prompt, codec));
+  const std::string most = counted(options.sample_tokens, "token");
+  return text + (ends.empty()
+                     ? format(", and have %s", most.c_str())
+                     : format(", and end with %s or after %s", describe_tokens(ends, codec).c_str(), most.c_str()));
+}
+
+std::string describe_epochs(const Windows& windows, int64_t sequences) {
+  const int64_t all = windows.data().size(), reached = windows.reached();
+  const double epochs = double(sequences) / double(windows.count());
+  return format("an epoch: %lld sequences, %s; the run: %.3g epoch%s", (long long)windows.count(),
+                reached == all
+                    ? "each token once"
+                    : format("%s of the tokens: the checkpoint's program cut each file by itself and left "
+                             "%s out",
+                             human_count(double(reached)).c_str(), human_count(double(all - reached)).c_str())
+                          .c_str(),
+                epochs, epochs == 1 ? "" : "s");
+}
+
+std::string describe_learnt(const LabelCounts& counts) {
+  const std::string part = format("%.0f%%", 100 * double(counts.labels) / double(counts.tokens));
+  if (!counts.all) return format("learns about %s of the tokens", part.c_str());
+  return format("learns %s of %s tokens (%s)", human_count(double(counts.labels)).c_str(),
+                human_count(double(counts.tokens)).c_str(), part.c_str());
+}
+
+std::string describe_bytes(const ModelSource& model) {
+  return format("the bytes of the text are the tokens, and the model has %d: name its tokenizer with --tokenizer DIR",
+                model.config.V);
+}
+
+std::string describe_model(const ModelSource& model) {
+  const ModelConfig& c = model.config;
+  std::string text = format(
+      "%s: %s parameters\n%s, %s, hidden %d, %d query and %d key/value heads of %d, FFN %d, "
+      "vocabulary %d%s",
+      model.description.c_str(), human_count(double(c.parameters())).c_str(), c.family->model_type,
+      counted(c.L, "layer").c_str(), c.C, c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
+  if (const auto layers = std::count(c.windowed.begin(), c.windowed.end(), true); c.window > 0)
+    text += format(", a window of %d keys in %s", c.window,
+                   layers == c.L ? "all layers" : counted(layers, "layer").c_str());
+  return text;
+}
+
+static bool shards(const Mesh& mesh, const Options& options) {
+  return ZeroStage{options.zero_stage}.shards_state() && mesh.state_shards() > 1;
+}
+
+std::string describe_sharing(const Mesh& mesh, const Options& options, const ModelConfig& config) {
+  const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;
+  if (computes_alone && !shards(mesh, options))
+    return mesh.state_shards() > 1 ? "every rank keeps the whole state (--zero-stage 1, 2, 3 shard it)"
+                                   : "every rank keeps the whole state (--hybrid-shard-degree 1)";
+  return describe_mesh(mesh, options, config);
+}
+
+std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config) {
+  const bool sharded = shards(mesh, options);
+  std::string text = mesh.description() + (sharded ? format(", ZeRO stage %lld", (long long)options.zero_stage)
+                                                   : ", ZeRO stage 0: nothing is sharded, each keeps the whole state");
+  if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
+    text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";
+  return text;
+}
+
+std::string describe_data_ranks(const Mesh& mesh) {
+  const int groups = mesh.data_ranks(), each = mesh.tensor_degree * mesh.context_degree;
+  return each == 1 ? counted(groups, "rank") : counted(groups, "group") + format(" of %d ranks", each);
+}
+
+std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
+  return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
+                describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
+                settings.B);
+}
+
+std::string describe_checkpoints(const Options& o, const RunSettings& s) {
+  if (!s.saves(o))
+    return format("none%s: --checkpoint-every N or --checkpoint-minutes N saves them, and one at the end",
+                  o.checkpoint_on_signal ? " but at Ctrl-C" : "");
+  std::string when;
+  if (o.checkpoint_every) when = format("every %s", counted(o.checkpoint_every, "step").c_str());
+  if (s.checkpoint_minutes > 0)
+    when += format(when.empty() ? "every %g minutes" : ", or %g minutes after the last one", s.checkpoint_minutes);
+  const char* how = s.snapshot           ? "from a copy in the host's memory, while training goes on"
+                    : o.checkpoint_async ? "while training waits: there is no room for a copy in the host's memory"
+                                         : "while training waits";
+  return format("%s, and at the end; %s", when.c_str(), how);
+}
+
+Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
+               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, const TokenDataset& data) {
+  return Json::object()
+      .set("first_step", first_step)
+      .set("nodes", nodes)
+      .set("ranks", ranks)
+      .set("device", device.name)
+      .set("gpu", device.gpu)
+      .set("dtype", dtype_name(settings.dtype))
+      .set("fp8", fp8)
+      .set("seq_len", settings.T)
+      .set("micro_batch", settings.B)
+      .set("global_batch", settings.G)
+      .set("model_name", model.name)
+      .set("parameters", model.parameters())
+      .set("model", model.to_json())
+      .set("tokenizer", codec.identity())
+      .set("data_tokens", data.size());
+}

@@ -1,0 +1,31 @@
+#include "llmc/run/fp8_report.h"
+
+#include <algorithm>
+
+#include "llmc/base/console.h"
+#include "llmc/config/fp8.h"
+
+Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
+  Json classes = Json::object();
+  for (const Product product : kEachProduct)
+    for (int role = 0; role < kRoles; ++role) {
+      QuantizeStatistics sum{0, ~0u, 0, 0, 0, 0, 0};
+      for (size_t i = size_t(fp8_tensor_id(0, product, Role(role))); i < statistics.size(); i += kProducts * kRoles) {
+        const QuantizeStatistics& s = statistics[i];
+        sum.amax = std::max(sum.amax, s.amax);
+        sum.smallest_scale = std::min(sum.smallest_scale, s.smallest_scale);
+        sum.largest_scale = std::max(sum.largest_scale, s.largest_scale);
+        sum.values += s.values, sum.saturated += s.saturated, sum.underflowed += s.underflowed;
+      }
+      if (!sum.values) continue;
+      const auto number = [](uint32_t bits) { return json_number(double(bits_to_float(bits))); };
+      classes.set(
+          std::string(product_name(product)) + " " + role_name(Role(role)),
+          Json::object()
+              .set("amax", number(sum.amax))
+              .set("scale", Json::array().push_back(number(sum.smallest_scale)).push_back(number(sum.largest_scale)))
+              .set("saturated", double(sum.saturated) / double(sum.values))
+              .set("underflowed", double(sum.underflowed) / double(sum.values)));
+    }
+  return Json::object().set("step", step).set("fp8", classes);
+}

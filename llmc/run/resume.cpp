@@ -1,0 +1,342 @@
+#include "llmc/run/resume.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+
+#include "llmc/base/checksum.h"
+#include "llmc/base/error.h"
+#include "llmc/base/input_file.h"
+#include "llmc/base/printable.h"
+#include "llmc/base/text.h"
+#include "llmc/train/run_state.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<std::string> checkpoints_of(const std::string& run) {
+  const std::string root = run + "/checkpoints";
+  std::vector<std::string> paths;
+  for (const int64_t step : checkpoints_in(root)) paths.push_back(checkpoint_path(root, step));
+  return paths;
+}
+
+// Returns a sentence with the newest checkpoint of each run below runs/, so far as a line holds them.
+std::string runs_to_resume() {
+  constexpr size_t kNamed = 5;
+  std::vector<std::string> newest;
+  std::error_code error;
+  for (const fs::directory_entry& run : fs::directory_iterator("runs", error))
+    if (const auto paths = checkpoints_of(run.path().string()); !run.is_symlink() && !paths.empty())
+      newest.push_back(paths[0]);
+  std::ranges::sort(newest, std::greater());
+  std::string names;
+  for (size_t i = 0; i < newest.size() && i < kNamed; ++i) names += " " + newest[i];
+  return newest.empty() ? "name a folder that has checkpoints/step-…, or begin anew and save some: --checkpoint-every N"
+                        : "name a run that has some, or one of these:" + names + (newest.size() > kNamed ? " …" : "");
+}
+
+bool is_empty_or_missing(const std::string& folder) {
+  std::error_code error;
+  return !fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error));
+}
+
+// Returns the options that a file of a run sets in one that goes on.
+Json options_of_run(const Json& options, bool same_ranks) {
+  Json taken = Json::object();
+  for (const auto& [key, value] : options.items()) {
+    const std::optional<Scope> scope = scope_of(key);  // none: the parser says that it knows no such option
+    if (!scope || (*scope >= Scope::run && (same_ranks || *scope != Scope::ranks))) taken.set(key, value);
+  }
+  return taken;
+}
+
+// Returns the options of the checkpoint's run.
+Options options_of(const Checkpoint& checkpoint) {
+  Options options;
+  apply_config(options, checkpoint.state().at("options"), Scope::run);
+  return options;
+}
+
+}  // namespace
+
+std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
+  const Options& options = command_line;
+  std::error_code error;
+  ResumePoint point;
+  if (options.resume == "none") return {};
+  if (options.resume == "auto") {
+    if (options.out.empty()) {
+      const fs::path latest = fs::canonical("runs/latest", error);
+      if (error) return {};
+      point.run_folder = fs::proximate(latest, error).string();
+    } else {
+      if (is_empty_or_missing(options.out)) return {};
+      REQUIRE(fs::exists(options.out + "/train.jsonl", error),
+              "--resume auto: --out %s holds files, but no run (train.jsonl)\n  name the folder of a run, or a new one",
+              options.out.c_str());
+      point.run_folder = options.out;
+    }
+    point.checkpoints = checkpoints_of(point.run_folder);
+    if (options.out.empty() && point.checkpoints.empty() && fs::exists(point.run_folder + "/export", error))
+      return {};  // the latest run has ended
+    return point;
+  }
+  const bool is_checkpoint = fs::exists(options.resume + "/manifest.json", error);
+  REQUIRE(!error, "--resume %s: cannot look into it: %s", options.resume.c_str(), error.message().c_str());
+  if (is_checkpoint) point.checkpoints = {options.resume};
+  else point.checkpoints = checkpoints_of(options.resume);
+  if (point.checkpoints.empty())
+    fail("--resume %s: %s\n  %s", options.resume.c_str(),
+         fs::exists(options.resume, error) ? "there is no complete checkpoint" : "there is no such folder",
+         runs_to_resume().c_str());
+  if (!options.out.empty() && fs::equivalent(options.out, options.resume, error)) point.run_folder = options.out;
+  return point;
+}
+
+void ResumePoint::require_newest() const {
+  const auto name = [](const std::string& path) { return fs::path(path).filename(); };  // the folder has many spellings
+  for (const std::string& path : checkpoints_of(run_folder))
+    REQUIRE(std::any_of(checkpoints.begin(), checkpoints.end(), [&](const auto& of) { return name(of) == name(path); }),
+            "%s was saved while this run started: another process has gone on with the run until now\n"
+            "  start again with the same command",
+            path.c_str());
+}
+
+Options ResumePoint::newest_options(const std::vector<std::string>& arguments) const {
+  std::optional<Checkpoint> newest;
+  if (!checkpoints.empty()) newest.emplace(checkpoints[0]);
+  const Json saved = newest ? saved_options(*newest, 1) : saved_options(*this, 1);
+  return parse_options(arguments, &saved);
+}
+
+Json saved_options(const Checkpoint& start, int ranks) {
+  return options_of_run(start.state().at("options"), start.state().get_int("ranks") == ranks);
+}
+
+Json saved_options(const ResumePoint& resume, int ranks) {
+  const std::string config = resume.run_folder + "/config.json", facts = resume.run_folder + "/run.json",
+                    log = resume.run_folder + "/train.jsonl";
+  std::error_code error;
+  if (!fs::exists(config, error)) {
+    REQUIRE(fs::file_size(log, error) == 0 && !error,
+            "--resume auto: %s has the log of a run and not its options, config.json\n  put that file back, or name a "
+            "new folder",
+            resume.run_folder.c_str());
+    return Json::object();
+  }
+  const bool same_ranks = !fs::exists(facts, error) || Json::read(facts).get_int("ranks") == ranks;
+  return options_of_run(Json::read(config), same_ranks);
+}
+
+// Returns the folder that has the tokenizer's files and generation_config.json of the checkpoint's run: the checkpoint.
+// That of an older program has none; its run had found them beside the weights that it began with.
+static std::string small_files_of(const Checkpoint& checkpoint, const Options& options) {
+  if (!checkpoint.state().at("tokenizer").is_null()) return checkpoint.path();
+  std::error_code error;
+  return options.model + (fs::exists(options.model + "/train.jsonl", error) ? "/export" : "");
+}
+
+ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
+  const Json& state = checkpoint.state();
+  const Options before = options_of(checkpoint);
+  if (options.model != before.model || options.layers != before.layers || options.vocab_size != before.vocab_size) {
+    ModelSource named = open_model(options);
+    require_same_model(checkpoint, named.config);
+    return named;
+  }
+  ModelSource source;
+  source.config = ModelConfig::from_json(state.at("model"), state.get_string("model_name"));
+  const std::string folder = small_files_of(checkpoint, options);
+  std::error_code error;
+  if (fs::exists(folder + "/generation_config.json", error))
+    source.config.generation = Json::read(own_file(folder, "generation_config.json"));
+  source.config.end_tokens();  // throws on token ids that make no sense
+  source.loaded = state.get_bool("weights_loaded");
+  source.description = format("%s, as its checkpoint has it", source.config.name.c_str());
+  return source;
+}
+
+TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const ModelConfig& config) {
+  const Json& tokenizer = checkpoint.state().at("tokenizer");
+  const std::string data = options.train_data.empty() ? options.val_data : options.train_data;
+  if (tokenizer.is_null()) return TextCodec::open(options.tokenizer, small_files_of(checkpoint, options), data, config);
+  if (options.tokenizer != options_of(checkpoint).tokenizer)
+    return TextCodec::open(options.tokenizer, "", data, config);
+  TextCodec codec = TextCodec::open("", small_files_of(checkpoint, options), "", config);
+  REQUIRE(codec.checksum() == tokenizer.get_string("xxh64"),
+          "checkpoint %s lacks the tokenizer.json that its state.json names, of checksum %s", checkpoint.path().c_str(),
+          tokenizer.get_string("xxh64").c_str());
+  if (const Json& token = tokenizer.at("document_token"); !token.is_null())
+    codec.keep_document_token(token.as_int() < 0 ? std::nullopt : std::optional(int32_t(token.as_int())));
+  return codec;
+}
+
+Json tokenizer_state(const TextCodec& codec, bool cut, const Checkpoint* start) {
+  const bool own = start && fs::path(codec.file()).parent_path() == fs::path(start->path());
+  return Json::object()
+      .set("file", own ? start->state().at("tokenizer").get_string("file") : codec.file())
+      .set("xxh64", codec.checksum())
+      .set("document_token", cut ? Json(codec.document_token().value_or(-1)) : Json());
+}
+
+std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& codec, const TokenizerFiles& files) {
+  const Json& before = checkpoint.state().at("tokenizer");
+  if (before.is_null()) return "";
+  if (codec.checksum() != before.get_string("xxh64"))
+    return format("the tokenizer is not what it was: it is %s, and was %s", codec.file().c_str(),
+                  before.get_string("file").empty() ? "none" : before.get_string("file").c_str());
+  std::string changed;
+  for (const std::string& path : files.changed_beside(before.get_string("file")))
+    changed += (changed.empty() ? "" : ", ") + path;
+  return changed.empty() ? "" : changed + " changed since the run began; this run keeps the files of its checkpoint";
+}
+
+void require_same_on_all_ranks(const std::string& read, Communicator& communicator, Stream& stream) {
+  Checksum checksum;
+  checksum.add(read.data(), read.size());
+  const auto own = int64_t(checksum.value());
+  const bool same = own == broadcast_number(communicator, stream, own);
+  REQUIRE(sum_number(communicator, stream, !same) == 0,
+          "--resume: the ranks do not see the same files\n  the folder must be one that all machines share");
+}
+
+void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream) {
+  std::string found;
+  for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>()) found += path + "\n";
+  require_same_on_all_ranks(found + (resume ? resume->run_folder : ""), communicator, stream);
+}
+
+std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream, bool dry_run,
+                                            std::vector<std::string>& refused) const {
+  for (const std::string& path : checkpoints) {
+    std::optional<Checkpoint> checkpoint;
+    std::string why;
+    try {
+      checkpoint.emplace(path);
+    } catch (const LaterVersion&) {
+      throw;
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    if (sum_number(communicator, stream, !checkpoint) == 0 && !dry_run)
+      why = work_beside_signs_of_life(communicator, stream, [&] {  // each rank verifies its part of the files
+        for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
+          checkpoint->verify(file);
+      });
+    if (sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
+    REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
+            why.empty() ? "" : ":\n  ", why.c_str());
+    if (!why.empty())
+      print_error(
+          format("warning: checkpoint %s is refused: %s\n  trying the one before it", path.c_str(), why.c_str()));
+    refused.push_back(path);
+  }
+  return {};
+}
+
+std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
+                              const std::optional<Checkpoint>& start) {
+  if (options.resume != "auto" || start || options.dry_run) return "";
+  return format("--resume auto: no checkpoint in %s: %s%s", options.out.empty() ? "runs/latest" : options.out.c_str(),
+                options.sample_only || options.eval_only ? "uses the weights of --model" : "starts from the beginning",
+                resume ? ", with the options of its config.json" : "");
+}
+
+std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
+  const std::string how = ranks.size == 1                  ? "./train_llama"
+                          : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
+                                                           : "the same start, with";
+  std::string command = format("%s --out %s --resume auto", how.c_str(), shell_quoted(run_folder).c_str());
+  for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
+    const size_t space = option.find(' ');
+    if (scope_of(option.substr(0, space)) == Scope::machine)
+      command += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
+  }
+  return command;
+}
+
+std::string make_room(const std::string& root, const std::vector<std::string>& refused) {
+  for (const std::string& path : refused) {
+    std::string aside = path + ".refused";
+    std::error_code error;
+    for (int i = 2; fs::exists(fs::symlink_status(aside, error)); ++i) aside = format("%s.refused-%d", path.c_str(), i);
+    REQUIRE(rename(path.c_str(), aside.c_str()) == 0,
+            "cannot set the refused checkpoint aside as %s: %s\n  remove or rename it", aside.c_str(), strerror(errno));
+  }
+  try {
+    remove_partial_checkpoints(root);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model) {
+  const std::string& path = checkpoint.path();
+  const Json now = model.to_json();
+  for (const auto& [key, value] : checkpoint.state().at("model").items())
+    REQUIRE(now.contains(key) && now.at(key) == value,
+            "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of "
+            "(--model), or remove --layers and --vocab-size",
+            path.c_str(), key.c_str(), value.dump().c_str(),
+            now.contains(key) ? now.at(key).dump().c_str() : "not there");
+}
+
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens) {
+  const Json& state = checkpoint.state();
+  const std::string& path = checkpoint.path();
+  const Options before = options_of(checkpoint);
+  const std::vector<std::string> is = changed_options(options, before), was = changed_options(before, options);
+  std::vector<std::string> changed;
+  std::string length;  // the one that another one replaces: a checkpoint stores steps, which stand first in the table
+  for (size_t i = 0; i < is.size(); ++i) {  // "epochs 3", and in the other list "epochs auto"
+    const std::string name = is[i].substr(0, is[i].find(' ')), value = was[i].substr(name.size() + 1);
+    if (*scope_of(name) < Scope::run) continue;
+    if (name == "steps" && is_auto(options.steps)) {
+      length = was[i];
+      continue;
+    }
+    const bool replaces = !length.empty() && (name == "epochs" || name == "train-tokens");
+    const std::string text = format("--%s (was %s)", is[i].c_str(), replaces ? ("--" + length).c_str() : value.c_str());
+    REQUIRE(scope_of(name) != Scope::order,
+            "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a new run with "
+            "its weights (scripts/consolidate, then --model)",
+            path.c_str(), text.c_str());
+    changed.push_back(text);
+  }
+  REQUIRE(state.get_int("data_tokens") == data_tokens,
+          "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
+          "  name the same --train-data with the same content, or begin a new run with its weights "
+          "(scripts/consolidate, then --model)",
+          path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
+  return changed;
+}
+
+void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Communicator& communicator, Stream& stream,
+                       std::vector<std::string>& changes) {
+  const Json& was = checkpoint.state().at("data_identity");
+  if (was.is_null()) {
+    changes.push_back(
+        "this checkpoint is of an older program and stores only the number of its data's tokens: no more was compared");
+    return;
+  }
+  std::string text;
+  const std::string why = work_beside_signs_of_life(communicator, stream, [&] {
+    if (communicator.rank() == 0) text = identity.json().dump();
+  });
+  REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
+          checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
+  const Json is = Json::parse(broadcast_text(communicator, stream, text), "the data");
+  if (const Json& now = is.at("train").at("documents");
+      !now.is_null() && was.at("train").at("documents").is_null() && options_of(checkpoint).packed_documents)
+    changes.push_back(
+        format("this checkpoint is of an older program and does not say how documents are told apart: each %s token "
+               "%lld now",
+               now.get_bool("begins") ? "begins with" : "ends with", (long long)now.get_int("token")));
+  std::ranges::move(changed_data(checkpoint.path(), was, is), std::back_inserter(changes));
+}

@@ -1,0 +1,213 @@
+#include "llmc/run/setup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/data/chat_prompt.h"
+#include "llmc/data/data_folder.h"
+#include "llmc/kernels/classifier.h"
+#include "llmc/predict/simulation.h"
+#include "llmc/run/context.h"
+#include "llmc/run/data_check.h"
+#include "llmc/run/description.h"
+#include "llmc/run/tuner.h"
+
+// The checkpoint is opened before anything that the options decide, so that they are those of the one that is intact.
+Setup::Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
+             const ResumePoint* resume)
+    : command_line(command_line),
+      ranks(ranks),
+      resume(resume),
+      console(ranks.rank == 0, command_line.quiet),
+      device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
+      communicator(make_communicator(device, ranks, command_line.rendezvous, command_line.comm_timeout)),
+      start(open_start()),
+      requested(complete_options(arguments)),
+      options(requested),
+      mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
+                        int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
+      model(start ? model_of(*start, options) : open_model(options)),
+      codec(start ? codec_of(*start, options, model.config)
+                  : TextCodec::open(options.tokenizer, model.directory,
+                                    options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
+  if (!options.sample_only) open_data();
+  if (data.chat) end_at_turns(*data.chat, model.config);
+  end_at_documents(data.delimiter, model.config);
+  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
+  if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
+  choose_settings();
+  choose_prompt();
+  ends = model.config.end_tokens();
+  for (const int token : {data.delimiter.before, data.delimiter.after})
+    if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
+  const WindowRule rule =
+      trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
+  if (trains()) open_sampler(rule);
+  prepare_evaluation(rule);
+  if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
+  REQUIRE(options.trace.empty() || (trains() && settings.steps > traced_step()),
+          "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
+          options.trace.c_str());
+}
+
+std::optional<Checkpoint> Setup::open_start() {
+  Stream stream(device, "resume");
+  require_same_on_all_ranks(resume, *communicator, stream);
+  if (!resume) return {};
+  return resume->open(*communicator, stream, command_line.dry_run, refused);
+}
+
+Options Setup::complete_options(const std::vector<std::string>& arguments) {
+  if (!resume) return with_files_of_folders(command_line);
+  const Json saved = start ? saved_options(*start, ranks.size) : saved_options(*resume, ranks.size);
+  Stream stream(device, "resume");
+  require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
+  return with_files_of_folders(parse_options(arguments, &saved));
+}
+
+void Setup::open_data() {
+  data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
+  data.about_folder = describe_folder(command_line, options);
+  if (options.check_data) check_data(data, *communicator, device, console);
+}
+
+// Decides how samples begin: with --prompt; without one, if the data has masks, with the beginning of a conversation of
+// the held-out data, else of the training data.
+void Setup::choose_prompt() {
+  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
+  if (options.chat && samples) {
+    prompt = prompt_of_chat();
+    return;
+  }
+  if (trains() && samples && options.prompt.empty() && data.train->has_masks()) {
+    const bool held_out = data.held_out && data.held_out->has_masks();
+    prompt = held_out ? beginning_of_conversation(*data.held_out, data.held_out_documents, settings.T)
+                      : beginning_of_conversation(*data.train, data.documents, settings.T);
+    if (!prompt.empty()) prompt_from = held_out ? "held-out" : "training";
+  }
+  if (prompt.empty()) prompt = codec.prompt(options.prompt, data.delimiter.begins_text());
+}
+
+// Returns the tokens that the first rank renders: a template may ask for the time.
+std::vector<int32_t> Setup::prompt_of_chat() {
+  std::vector<int32_t> tokens = chat_prompt(options, codec, data.chat ? &*data.chat : nullptr);
+  Stream stream(device, "prompt");
+  const std::string bytes =
+      broadcast_text(*communicator, stream,
+                     std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(int32_t)));
+  tokens.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(tokens.data(), bytes.data(), bytes.size());
+  return tokens;
+}
+
+// Chooses the options of --plan auto, and the run's numbers. Prints what --plan auto compared.
+void Setup::choose_settings() {
+  const int64_t data_tokens = data.train ? data.train->size() : 0;
+  const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
+  if (!limits.warning.empty()) console.warning(limits.warning);
+  planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
+  if (trains() && options.plan == "auto") {
+    options = planner->choose(*communicator, device, console);
+    planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
+  }
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded,
+                              &command_line);
+  if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
+    settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
+  if (trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot) plan_snapshot_if_it_fits();
+}
+
+// Checkpoints by default are written from a copy in the host's memory if all ranks have room for it.
+void Setup::plan_snapshot_if_it_fits() {
+  RunSettings with = settings;
+  planner->plan_snapshot(options, with);
+  Stream stream(device, "snapshot");
+  settings.snapshot = sum_number(*communicator, stream, !with.snapshot) == 0;
+}
+
+// Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer
+// run has another schedule.
+static std::string changed_rate(const Checkpoint& start, const RunSettings& settings) {
+  const Json& last = start.state().at("last_step");
+  if (last.is_null()) return "";
+  const double was = last.get_double("lr"), is = settings.learning_rate_at(last.get_int("step") - 1);
+  if (start.step() >= settings.steps || std::abs(is - was) <= 1e-6 * was) return "";
+  return format(
+      "the learning rate does not go on as it was: step %lld had %.3g, and by the schedule of %s it has %.3g; "
+      "step %lld has %.3g",
+      (long long)last.get_int("step"), was, counted(settings.steps, "step").c_str(), is, (long long)start.step() + 1,
+      settings.learning_rate_at(start.step()));
+}
+
+// Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
+void Setup::open_sampler(WindowRule rule) {
+  sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
+  require_something_learnt();
+  if (ranks.rank == 0 && data.train->has_masks()) learnt = describe_learnt(count_labels(*data.train, data.documents));
+  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
+                   data.held_out_documents);
+  if (!start) return;
+  REQUIRE(start->step() <= settings.steps,
+          "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
+          counted(start->step(), "step").c_str(), (long long)settings.steps);
+  changes = require_same_run(*start, requested, data.train->size());
+  Stream stream(device, "resume");
+  require_same_data(*start, *identity, *communicator, stream, changes);
+  if (ranks.rank == 0)
+    if (const std::string change = changed_tokenizer(*start, codec, *tokenizer_files); !change.empty())
+      changes.push_back(change);
+  if (const std::string change = changed_rate(*start, settings); !change.empty()) console.warning(change);
+}
+
+// Throws if no sequence of the run has a label. A training usually finds one in its first sequence.
+void Setup::require_something_learnt() const {
+  // Among the samples of two epochs are all of one. The run may have fewer.
+  const int64_t two_epochs = 2 * sampler->samples_per_epoch(), T = settings.T;
+  const int64_t samples = settings.steps > two_epochs / settings.G ? two_epochs : settings.steps * settings.G;
+  std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
+  for (int64_t g = 0; g < samples; ++g) {
+    sampler->windows().read(sampler->place(g), inputs.data(), labels.data());
+    cut_rows(data.documents, inputs, labels, positions, int(T));
+    if (std::ranges::any_of(labels, [](int32_t label) { return label != kIgnoredLabel; })) return;
+  }
+  REQUIRE(samples == 0,
+          "the %lld sequences of %lld training tokens have no token to learn: %s\n  name other data with --train-data; "
+          "dev/data/inspect says what is learnt of a shard",
+          (long long)samples, (long long)T,
+          data.train->has_masks() ? "their masks are 0" : "all of them tell documents apart");
+}
+
+// Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
+// nothing to measure for --eval-only.
+void Setup::prepare_evaluation(WindowRule rule) {
+  const bool asked_length = !is_auto((start ? command_line : options).seq_len);
+  std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
+                                                   mesh, *planner, *communicator, device, console);
+  evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
+  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out(rule);
+  evaluation->ask_choices(std::move(choices));
+  REQUIRE(!options.eval_only || !evaluation->empty(),
+          "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
+}
+
+void Setup::measure_held_out(WindowRule rule) {
+  const TokenDataset& held_out = *data.held_out;
+  REQUIRE(!options.val_data.empty() || held_out.size() > 1,
+          "the last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
+          "held-out data by --val-data, or measure none: --val-every 0",
+          (long long)held_out.size());
+  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows, rule), data.held_out_documents,
+                           codec);
+  if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
+    unigram = evaluation->unigram(*data.train, data.documents);
+}
+
+std::string Setup::data_description() const {
+  std::string text = describe_data(*data.train, data.documents, options);
+  if (data.held_out) text += "; " + describe_held_out(*data.held_out, evaluation->measured_text(), options);
+  return text;
+}

@@ -1,0 +1,86 @@
+// Everything that is decided before the trainer exists: ranks and device, model, data, batch and precision, and where a
+// resumed run goes on from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/console.h"
+#include "llmc/base/options.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/comm/mesh.h"
+#include "llmc/comm/ranks.h"
+#include "llmc/data/data_identity.h"
+#include "llmc/data/sampler.h"
+#include "llmc/data/text_codec.h"
+#include "llmc/data/token_dataset.h"
+#include "llmc/device/device.h"
+#include "llmc/kernels/tuning.h"
+#include "llmc/predict/planner.h"
+#include "llmc/run/evaluation.h"
+#include "llmc/run/export_folder.h"
+#include "llmc/run/model_source.h"
+#include "llmc/run/resume.h"
+#include "llmc/run/run_data.h"
+#include "llmc/train/checkpoint.h"
+#include "llmc/train/settings.h"
+
+// The members stand in the order in which they are decided.
+struct Setup {
+  const Options command_line;  // those of the command line and its --config
+  const Ranks& ranks;
+  const ResumePoint* const resume;  // null: the run starts anew
+  Console console;
+  Device device;
+  std::unique_ptr<Communicator> communicator;
+  std::vector<std::string> refused;  // checkpoints newer than `start`, which cannot be read
+  std::optional<Checkpoint> start;  // the checkpoint that the run goes on from; of a --dry-run, its shares are not read
+  const Options requested;          // those of the command line, completed by those of `start`
+  Options options;                  // the same, with the choices of --plan
+  Mesh mesh;
+  ModelSource model;
+  TextCodec codec;
+  std::optional<TokenizerFiles> tokenizer_files;  // of a training, on the first rank, as is `tokenizer`
+  Json tokenizer;                                 // what checkpoints store of it
+  RunData data;                                   // empty with --sample-only
+  std::optional<Planner> planner;
+  RunSettings settings;
+  std::vector<int32_t> prompt;     // of samples
+  std::string prompt_from;         // "held-out" or "training", if it is from that data
+  std::vector<int> ends;           // tokens that end a sample: the model's, and those between the data's documents
+  std::optional<Sampler> sampler;  // of a training, as is `identity`
+  std::optional<DataIdentity> identity;
+  std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
+  std::string learnt;                // of data with masks, on the first rank: how many of its tokens are learnt
+  std::optional<Evaluation> evaluation;
+  std::optional<Unigram> unigram;  // of the held-out windows
+  Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
+
+  // Opens and decides all of it; `command_line` are the options of these `arguments`. All ranks call. Throws, with what
+  // to do about it, on options that contradict each other, the model or the data, and on a checkpoint that the run
+  // cannot go on from. `ranks` and `resume` must outlive this object.
+  Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
+        const ResumePoint* resume);
+  Setup(const Setup&) = delete;
+
+  bool trains() const { return !options.sample_only && !options.eval_only; }
+  int64_t first_step() const { return start ? start->step() : 0; }  // how many steps are done already
+  int64_t traced_step() const { return first_step() + 2; }          // by --trace: the steps before it still warm up
+  std::string data_description() const;                             // of a training's data, in one line
+
+ private:
+  std::optional<Checkpoint> open_start();
+  Options complete_options(const std::vector<std::string>& arguments);
+  void open_data();
+  void choose_prompt();
+  std::vector<int32_t> prompt_of_chat();
+  void choose_settings();
+  void plan_snapshot_if_it_fits();
+  void open_sampler(WindowRule rule);
+  void require_something_learnt() const;
+  void prepare_evaluation(WindowRule rule);
+  void measure_held_out(WindowRule rule);
+};

@@ -1,0 +1,378 @@
+#include "llmc/run/training_loop.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "llmc/base/clock.h"
+#include "llmc/base/error.h"
+#include "llmc/base/text.h"
+#include "llmc/data/documents.h"
+#include "llmc/device/replay.h"
+#include "llmc/memory/reserve.h"
+#include "llmc/run/description.h"
+#include "llmc/run/fp8_report.h"
+#include "llmc/run/not_finite_report.h"
+#include "llmc/run/sampling.h"
+#include "llmc/run/start_record.h"
+#include "llmc/run/tuner.h"
+#include "llmc/train/run_state.h"
+
+// Returns the files that a checkpoint has besides the state.
+static SmallFiles small_files(const TokenizerFiles& tokenizer, const ModelConfig& config) {
+  SmallFiles files = tokenizer.sources();
+  if (!config.generation.is_null()) files.emplace_back("generation_config.json", config.generation.dump(2) + "\n");
+  return files;
+}
+
+TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& stop_requests)
+    : setup_(setup),
+      trainer_(trainer),
+      stop_requests_(stop_requests),
+      options_(setup.options),
+      settings_(setup.settings),
+      console_(setup.console),
+      enqueued_(setup.first_step()),
+      finished_(setup.first_step()) {
+  if (!setup.trains() || !setup.start) return;
+  const Json& state = setup.start->state();
+  training_seconds_ = state.get_double("seconds");
+  last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
+}
+
+bool TrainingLoop::is_done() {
+  if (!setup_.trains() || options_.dry_run || !setup_.resume || setup_.resume->run_folder.empty()) return false;
+  const std::string& run = setup_.resume->run_folder;
+  std::error_code error;
+  const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
+  // A run that saves checkpoints and lost its last one trains the last steps again. Of others the log tells.
+  const bool saves = settings_.saves(options_);
+  const bool has_state = finished_ == settings_.steps, asks_the_log = !saves || !setup_.start;
+  const bool trained =
+      has_state || (asks_the_log && setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
+  const bool saved = options_.export_ ? exported : has_state || !saves;
+  Stream stream(setup_.device, "done");
+  const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
+  REQUIRE(
+      done || setup_.start || !broadcast_number(*setup_.communicator, stream, exported),
+      "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
+      "  train its weights in a new folder: --model %s --out DIR, without --resume; or begin it again, longer, with "
+      "--checkpoint-every N, which leaves a checkpoint at the end",
+      run.c_str(), run.c_str());
+  if (done)
+    console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: %s", run.c_str(),
+                           counted(settings_.steps, "step").c_str(),
+                           setup_.start ? "--steps N"
+                                        : "begin it again with --steps N, for it has no checkpoint to go on from; "
+                                          "--checkpoint-every N leaves one at the end"));
+  return done;
+}
+
+void TrainingLoop::open_folder() {
+  Communicator& communicator = *setup_.communicator;
+  Stream stream(setup_.device, "folder");
+  const Ranks& ranks = setup_.ranks;
+  const ModelConfig& config = setup_.model.config;
+  const bool reopens = setup_.resume && !setup_.resume->run_folder.empty();
+  const int64_t nodes = sum_number(communicator, stream, ranks.local_rank == 0);
+  const Json start = start_record(setup_.first_step(), ranks, setup_.device.info(), communicator, stream);
+  if (ranks.rank == 0) {
+    if (reopens) {
+      folder_ = RunFolder::reopen(setup_.resume->run_folder);
+      setup_.resume->require_newest();
+      folder_->roll_back(setup_.first_step());
+    } else {
+      folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
+    }
+    for (const std::string& what : folder_->moved()) console_.line(what);
+    folder_->write_about(options_json(setup_.requested, Scope::machine),
+                         run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
+                                   options_.fp8, config, setup_.codec, *setup_.data.train),
+                         start, trainer_.plan().table());
+    if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
+  }
+  run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
+  if (!reopens) started_ = run_path_;
+  made_folder_ = broadcast_number(communicator, stream, folder_ && folder_->was_made());
+  const std::string checkpoints = run_path_ + "/checkpoints";
+  if (folder_ && reopens)
+    if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
+  checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
+  if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
+  answer_stop_requests();
+}
+
+// One step is always under way while the host prepares the next one. Its result is read one step late.
+int64_t TrainingLoop::run() {
+  clock_ = seconds();
+  bool stop = false;
+  while (!stop && enqueued_ < settings_.steps) {
+    measure_before(enqueued_);
+    enqueue_step();
+    if (finished_ + 1 < enqueued_) finish_step();
+    write_checkpoint();
+    stop = stop_requested_ || stop_now();
+    const bool due = due_ && !checkpointer_->under_way();  // training need not wait for the one before
+    if (!stop && (due || saves_at(enqueued_))) begin_checkpoint();
+  }
+  finish_steps();
+  write_checkpoint();
+  checkpointer_->finish();
+  if (stop) save_at_stop();
+  report_checkpoints();
+  if (!stop && !setup_.evaluation->empty()) report_evaluation(finished_);
+  return finished_;
+}
+
+// True if this rank was asked to stop and may act on it alone. Several ranks may not: they sample and validate
+// together.
+bool TrainingLoop::stop_now() const { return setup_.ranks.size == 1 && stop_requests_.any(); }
+
+// Makes the first signal print what will happen. A rank of several learns of a request a step later.
+void TrainingLoop::answer_stop_requests() const {
+  if (setup_.ranks.rank != 0 || options_.quiet) return;
+  const bool several = setup_.ranks.size > 1;
+  const char* first = several ? "the step under way and up to two more end" : "the step under way ends";
+  const std::string asked =
+      options_.checkpoint_on_signal
+          ? format("asked to stop: %s, then a checkpoint is saved; a second Ctrl-C ends at once, without it", first)
+          : format("asked to stop: %s; a second Ctrl-C ends at once", first);
+  const std::string terminated =
+      format("SIGTERM: if all ranks are alive, %s%s; a launcher also sends it after a rank was lost", first,
+             options_.checkpoint_on_signal ? ", then a checkpoint is saved" : "");
+  stop_requests_.announce(asked, several ? terminated : asked);
+}
+
+// ---- measuring and sampling
+
+// Measures and samples, if it is time, the model that this step will train. All steps before it then end first.
+void TrainingLoop::measure_before(int64_t step) {
+  const bool validates = !setup_.evaluation->empty() && settings_.validates_at(step);
+  const bool samples = settings_.samples_at(step);
+  if (validates || samples) finish_steps();
+  if (validates) report_evaluation(step);
+  if (samples) report_sample(step == 0 ? "before training" : format("after step %lld", (long long)step), step);
+}
+
+void TrainingLoop::report_evaluation(int64_t step) {
+  const EvaluationResult result = setup_.evaluation->run(trainer_);
+  const std::string text = evaluation_text(result, setup_.model.config.V, setup_.unigram);
+  console_.line(format("step %lld/%lld | ", (long long)step, (long long)settings_.steps) + text);
+  if (folder_) folder_->log(last_score_ = evaluation_json(step, result));
+}
+
+void TrainingLoop::report_sample(const std::string& when, int64_t step) {
+  const std::string text = print_sample(setup_, trainer_, when, [this] { return stop_now(); });
+  if (folder_) folder_->log(Json::object().set("step", step).set("sample", PrintableText().take(text)));
+}
+
+// ---- steps
+
+void TrainingLoop::enqueue_step() {
+  const int64_t step = enqueued_++;
+  fill_batch(step);
+  StepFlags flags = checkpointer_->flags();
+  flags.stop = stop_requests_.any(), flags.due = is_due();
+  const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
+  Record record;
+  if (traced && folder_) setup_.device.record_to(&record);
+  trainer_.enqueue_step({step, settings_.learning_rate_at(step), inputs_, labels_, flags, positions_, traced});
+  if (!traced || !folder_) return;
+  setup_.device.record_to(nullptr);
+  write_trace(options_.trace, record, record.spans);
+  console_.line(format("wrote the streams of step %lld to %s: open it in ui.perfetto.dev", (long long)step + 1,
+                       options_.trace.c_str()));
+}
+
+// Fills this rank's micro-batches of the step, and cuts their rows if these are packed with documents.
+void TrainingLoop::fill_batch(int64_t step) {
+  const Mesh& mesh = setup_.mesh;
+  const BatchLayout layout{settings_.G, mesh.data_ranks(), settings_.B};
+  const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
+  inputs_.resize(micro_tokens * size_t(settings_.micro_steps));
+  labels_.resize(inputs_.size());
+  for (int64_t k = 0; k < settings_.micro_steps; ++k)
+    setup_.sampler->fill(layout, step, k, mesh.data_rank(), inputs_.data() + size_t(k) * micro_tokens,
+                         labels_.data() + size_t(k) * micro_tokens);
+  cut_rows(setup_.data.documents, inputs_, labels_, positions_, settings_.T);
+}
+
+// Waits for the oldest step that is under way, and reports it.
+void TrainingLoop::finish_step() {
+  const StepResult result = trainer_.wait_for_step();
+  checkpointer_->count(result.flags);
+  stop_requested_ = stop_requested_ || result.flags.stop > 0;
+  due_ = due_ || (result.flags.due > 0 && result.step >= begun_);  // an earlier step's has been answered
+  if (!result.held) training_seconds_ += result.seconds;
+  const StepReport report = report_of(result);
+  report_checkpoints();
+  console_.progress(step_line(report), double(report.step) / double(settings_.steps));
+  const Json line = step_json(report);
+  const bool leaves_nothing = result.held && !started_.empty();  // the first step: give_up() removes the folder
+  if (folder_ && !leaves_nothing) folder_->log(line);
+  if (result.held) end_not_finite(report);
+  if (folder_) last_step_ = line;
+  if (result.step == setup_.first_step()) report_first_step();
+  const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
+  if (folder_ && counts_fp8) folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step)));
+  ++finished_;
+}
+
+void TrainingLoop::finish_steps() {
+  while (finished_ < enqueued_) finish_step();
+}
+
+// Ends the run at a step that is not finite. The steps that are under way are held, too, so the state is the one before
+// that step. Saves it, unless it was saved already, and runs the step again to say where it went wrong.
+void TrainingLoop::end_not_finite(const StepReport& report) {
+  for (int64_t under_way = enqueued_ - finished_ - 1; under_way > 0; --under_way)
+    checkpointer_->count(trainer_.wait_for_step().flags);
+  if (checkpointer_->waits_for_state()) checkpointer_->forget();
+  checkpointer_->finish();
+  const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
+  // The step may be met again from there, so that an earlier checkpoint is worth more.
+  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, state(), false);
+  report_checkpoints();
+  console_.line(
+      format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
+  fill_batch(finished_);
+  const std::string found = find_not_finite(
+      setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
+  fail_as(ExitCode::not_finite,
+          "step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
+          "those after step %lld\n  %s%s\n  %s",
+          (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
+          (long long)finished_, checkpointer_->what_remains().c_str(),
+          checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str());
+}
+
+StepReport TrainingLoop::report_of(const StepResult& result) const {
+  const DeviceInfo& device = setup_.device.info();
+  StepReport r{};
+  r.step = result.step + 1, r.steps = settings_.steps;
+  r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
+  r.learning_rate = settings_.learning_rate_at(result.step);
+  r.seconds = result.seconds;
+  r.gpus = device.gpu ? setup_.ranks.size : 0;
+  r.tokens = double(settings_.step_tokens()), r.all_tokens = r.step * settings_.step_tokens();
+  if (device.bf16_flops > 0 && settings_.dtype == DType::bf16) {
+    const double tokens_of_peak = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
+    r.mfu = setup_.model.config.flops_per_token(settings_.T, true) * tokens_of_peak;
+    r.mfu_full = setup_.model.config.flops_per_token(settings_.T, false) * tokens_of_peak;
+  }
+  r.memory_bytes = trainer_.plan().device_bytes();
+  if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
+  r.eta_seconds = training_seconds_ / double(r.step) * double(r.steps - r.step);
+  return r;
+}
+
+// The start has succeeded: its files stay from now on, and it is known how much memory a step takes.
+void TrainingLoop::report_first_step() {
+  started_.clear();
+  if (folder_) {
+    folder_->become_latest();
+    if (const std::string moved = folder_->set_export_aside(setup_.first_step()); !moved.empty()) console_.line(moved);
+  }
+  const DeviceInfo& device = setup_.device.info();
+  const std::string taken = describe_taken(trainer_.plan(), device, setup_.device.taken_bytes());
+  if (folder_) folder_->write_memory(trainer_.plan().table() + "\n" + taken);
+  if (device.gpu) console_.line(taken);
+  if (const std::string unneeded = unneeded_choices(trainer_.products(), setup_.tuning); !unneeded.empty())
+    console_.warning(unneeded);
+}
+
+// ---- checkpoints
+
+bool TrainingLoop::saves_at(int64_t step) const {
+  if (step == settings_.steps) return settings_.saves(options_);
+  return options_.checkpoint_every && step % options_.checkpoint_every == 0;
+}
+
+// True if --checkpoint-minutes are over, by the first rank's clock. The others learn it with the step's flags, so that
+// all begin the checkpoint after the same step.
+bool TrainingLoop::is_due() const {
+  return setup_.ranks.rank == 0 && settings_.checkpoint_minutes > 0 &&
+         seconds() - clock_ >= 60 * settings_.checkpoint_minutes;
+}
+
+// Begins to save the state after all enqueued steps. Waits for the checkpoint before; without a copy to write from, it
+// waits for this one, too.
+void TrainingLoop::begin_checkpoint() {
+  due_ = false, begun_ = enqueued_, clock_ = seconds();
+  const bool late = checkpointer_->under_way();
+  if (late) console_.line("the checkpoint before is not written yet: training waits for it");
+  if (late || !settings_.snapshot) finish_steps();
+  checkpointer_->finish();
+  if (settings_.snapshot) checkpointer_->begin(enqueued_);
+  else checkpointer_->save(finished_, state());
+}
+
+// Writes the checkpoint that was begun, if there is one whose step has just ended.
+void TrainingLoop::write_checkpoint() {
+  if (checkpointer_->waits_for_state()) checkpointer_->write(state());
+}
+
+void TrainingLoop::save_at_stop() {
+  console_.line(
+      format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
+  if (!options_.checkpoint_on_signal) return;
+  if (!checkpointer_->save(finished_, state()))
+    fail_as(ExitCode::not_saved, "asked to stop after step %lld, and its state could not be saved; %s",
+            (long long)finished_, what_remains().c_str());
+}
+
+void TrainingLoop::report_checkpoints() {
+  for (const Checkpointer::Saved& saved : checkpointer_->news())
+    console_.line(format("saved %s in %s", saved.path.c_str(), human_duration(saved.seconds).c_str()));
+}
+
+// Returns what a checkpoint stores beside weights and moments, after the steps that have ended.
+Json TrainingLoop::state() const {
+  Json saved = run_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
+                         setup_.data.train->size());
+  return saved.set("data", setup_.data_description())
+      .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
+      .set("weights_loaded", setup_.model.loaded)
+      .set("tokenizer", setup_.tokenizer)
+      .set("windows", name_of(setup_.sampler->windows().rule()))
+      .set("optimizer_steps", trainer_.updates())
+      .set("seconds", training_seconds_)
+      .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
+      .set("last_step", last_step_)
+      .set("last_score", last_score_);
+}
+
+// ---- the end
+
+// "trained 160 steps in 17s, 19.6k tokens/s", on several GPUs also of each.
+std::string TrainingLoop::speed_of(int64_t steps) const {
+  const double speed = double(steps) * double(settings_.step_tokens()) / training_seconds_;
+  const int gpus = setup_.device.info().gpu ? setup_.ranks.size : 1;
+  return format("trained %s in %s, %s tokens/s%s", counted(steps, "step").c_str(),
+                human_duration(training_seconds_).c_str(), human_count(speed).c_str(),
+                gpus > 1 ? format(", %s a GPU", human_count(speed / gpus).c_str()).c_str() : "");
+}
+
+void TrainingLoop::report_end(int64_t steps, bool exported) {
+  if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
+  if (steps > 0) console_.line(speed_of(steps));
+  if (folder_) console_.line("the run is in " + folder_->path());
+  if (folder_ && exported && setup_.data.chat)
+    console_.line(format("talk to it: ./train_llama --model %s --sample-only --quiet --chat --prompt 'Who are you?'",
+                         shell_quoted(folder_->path()).c_str()));
+  if (folder_ && steps < settings_.steps && !checkpointer_->newest().empty())
+    console_.result("to go on: " + resume_command(setup_.ranks, folder_->path(), setup_.command_line));
+  if (folder_) folder_->require_there();
+  if (checkpointer_->failed())
+    fail_as(ExitCode::not_saved, "the last checkpoint could not be saved%s; %s",
+            exported ? ", though the weights are exported" : "", what_remains().c_str());
+}
+
+std::string TrainingLoop::what_remains() const {
+  const std::string remains = checkpointer_->what_remains() + "\n  make room on the disk, ";
+  if (checkpointer_->newest().empty()) return remains + "or name another place, and start again";
+  return remains + "and go on from there: " + resume_command(setup_.ranks, run_path_, setup_.command_line);
+}
+
+void TrainingLoop::give_up() {
+  if (!started_.empty()) RunFolder::remove_start(started_, made_folder_);
+}
