@@ -240,16 +240,18 @@ class Configurations {
   // Adds FP8 gathers of other kinds: of blocks that differ, on demand, under tensor parallelism, with replicas.
   void add_gathers(const std::string& precision) {
     for (const int stage : {2, 3}) {
-      const auto gathered = [&](const std::string& name, const std::string& skip = "") -> auto& {
-        Configuration& c = add(format("gathered-%s-stage-%d", name.c_str(), stage), precision);
+      const auto gathered = [&](const std::string& name, const std::string& skip = "",
+                                const TinyModel& model = {}) -> auto& {
+        Configuration& c = add(format("gathered-%s-stage-%d", name.c_str(), stage), precision, model);
         c.settings = settings_in(precision, c.model, skip);
         c.ranks = 4, c.settings.zero_stage = stage, c.settings.fp8.all_gather = true;
         return c;
       };
-      gathered("skip-first", "first=1");
+      gathered("skip-down-of-first", "layers.0.mlp.down_proj");
       gathered("skip-last", "last=1");
       gathered("on-demand").settings.fp8.precompute_scales = false;
       gathered("tensor").tensor = 2;
+      gathered("unpadded", "", {.C = 64, .NH = 4, .FF = 128});  // the gathered bytes are the operand
       Configuration& counted = gathered("hybrid-stats");
       counted.hybrid = stage == 3 ? 2 : 0, counted.settings.fp8_stats = 2;
     }
