@@ -23,18 +23,26 @@ struct Configuration {
 };
 
 // "weights, block 0 + 128" instead of an address: buffers of the plan by name, and communicators, of which each
-// collective updates a byte, by a number in the order in which they appear. Other memory is the host's. It has no
-// number, because an allocation may have the address of an earlier one, or not.
+// collective updates a byte, by a number in the order in which they appear. Slots have one name: a number tells the
+// second from the first. Other memory is the host's. It has no number, because an allocation may have the address of an
+// earlier one, or not.
 class Names {
  public:
-  Names(const MemoryPlan& plan, const Arena& arena) : plan_(plan), arena_(arena) {}
+  Names(const MemoryPlan& plan, const Arena& arena) : plan_(plan), arena_(arena) {
+    std::map<std::string, int> buffers_of;
+    for (const MemoryPlan::Buffer& b : plan.buffers()) {
+      std::string& name = names_.emplace_back(b.category + ", " + b.name);
+      if (const int number = ++buffers_of[name]; number > 1) name += format(" (%d)", number);
+    }
+  }
 
   std::string of(const Access& access) {
     const auto* begin = static_cast<const std::byte*>(access.data);
-    for (const MemoryPlan::Buffer& b : plan_.buffers()) {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const MemoryPlan::Buffer& b = plan_.buffers()[i];
       const std::byte* buffer = arena_.base(b.segment) + b.offset;
       if (begin >= buffer && begin < buffer + b.bytes)
-        return format("%s, %s + %zu", b.category.c_str(), b.name.c_str(), size_t(begin - buffer));
+        return format("%s + %zu", names_[i].c_str(), size_t(begin - buffer));
     }
     if (access.bytes > 1) return "host memory";
     return format("communicator %zu", communicators_.try_emplace(begin, communicators_.size()).first->second);
@@ -43,6 +51,7 @@ class Names {
  private:
   const MemoryPlan& plan_;
   const Arena& arena_;
+  std::vector<std::string> names_;  // one for each buffer of the plan
   std::map<const std::byte*, size_t> communicators_;
 };
 
@@ -78,8 +87,8 @@ void print(const Record& record, Names& names) {
   }
 }
 
-// Asks a rank for all that it does, and lists it: two steps, a snapshot, an evaluation, a pass of few tokens, two
-// tokens of a sample.
+// Asks a rank for all that it does, and lists it: two steps, a snapshot and a step that waits for it, an evaluation, a
+// pass of few tokens, two tokens of a sample.
 void list(const Configuration& c) {
   DeviceInfo info = modelled_device("H100");
   if (c.on_cpu) info.gpu = info.wide_rows = false, info.compute_capability = 0, info.multiprocessors = 1;
@@ -92,26 +101,32 @@ void list(const Configuration& c) {
     for (const MemoryPlan::Buffer& b : trainer->plan().buffers())
       printf("plan: %d %s, %s: %zu bytes of %zu at %zu\n", int(b.segment), b.category.c_str(), b.name.c_str(), b.bytes,
              b.element_bytes, b.offset);
-    trainer->allocate();
-    Names names(trainer->plan(), trainer->arena());
+    std::optional<Names> names;
     const auto record = [&](const char* what, const auto& ask) {
       Record record;
       device.record_to(&record);
       ask();
       device.record_to(nullptr);
       printf("-- %s\n", what);
-      print(record, names);
+      if (!names) names.emplace(trainer->plan(), trainer->arena());
+      print(record, *names);
     };
+    record("allocate", [&] { trainer->allocate(); });
     const size_t tokens = size_t(c.settings.B) * size_t(c.settings.T);
     const Batch batch = tokens_of(c.model.V, 0, tokens * size_t(c.settings.micro_steps));
     const Batch micro = tokens_of(c.model.V, 0, tokens);
     record("initialize", [&] { trainer->initialize(Init::normal, 7); });
-    for (int64_t step = 0; step < (c.settings.training ? 2 : 0); ++step)
+    const auto record_step = [&](int64_t step) {
       record("step", [&] {
         trainer->enqueue_step({step, 1e-3, batch.inputs, batch.labels, {}, batch.positions});
         trainer->wait_for_step();
       });
-    if (c.settings.snapshot) record("snapshot", [&] { trainer->take_snapshot(); });
+    };
+    for (int64_t step = 0; step < (c.settings.training ? 2 : 0); ++step) record_step(step);
+    if (c.settings.snapshot) {
+      record("snapshot", [&] { trainer->take_snapshot(); });
+      record_step(2);
+    }
     record("evaluation", [&] { trainer->evaluate(micro.inputs, micro.labels); });
     if (c.context > 1) continue;
     record("logits", [&] { trainer->logits({micro.inputs.begin(), micro.inputs.begin() + 10}, 1, 10); });
@@ -184,6 +199,8 @@ class Configurations {
     }
     add("fp8-stats", "delayed").settings.fp8_stats = 1;
     for (const int stage : {0, 1, 2, 3}) add_stores(stage);
+    add_offloads();
+    for (const std::string precision : {"tensorwise", "delayed"}) add_gathers(precision);
   }
 
   // Adds the configurations in which the stores of weights, gradients and state differ from stage to stage.
@@ -202,6 +219,42 @@ class Configurations {
       Configuration& host = stored("gradients-on-host" + of, "tensorwise", {.tied = tied});
       host.settings.state.on_host = host.settings.state.gradients_on_host = true, host.settings.state.piece = 1024;
     }
+    // What follows has several replicas in stage 3, and several ranks in stage 0.
+    Configuration& reduced = stored("reduce-bf16-replicas", "bf16");
+    reduced.settings.reduce_dtype = DType::bf16;
+    Configuration& narrow = stored("narrow-state-on-host-replicas", "delayed");
+    narrow.settings.state = {DType::bf16, DType::bf16, true, true, 1024}, narrow.settings.snapshot = true;
+    for (Configuration* c : {&reduced, &narrow}) c->ranks = 4, c->hybrid = stage == 3 ? 2 : 0;
+  }
+
+  // Adds configurations in which several blocks use one slot, and which offload a part of what a block saves.
+  void add_offloads() {
+    for (const Offload offload : {Offload::input, Offload::attention, Offload::all})
+      for (const int horizon : {1, 2})
+        add(format("offload-%d-horizon-%d", int(offload), horizon), "tensorwise", {.L = 6}).settings.activations = {
+            Recompute::norms, 2, offload, horizon};
+    Configuration& deep = add("six-blocks-stage-3", "bf16", {.L = 6});
+    deep.ranks = 2, deep.settings.zero_stage = 3, deep.settings.prefetch = 2;
+  }
+
+  // Adds FP8 gathers of other kinds: of blocks that differ, on demand, under tensor parallelism, with replicas.
+  void add_gathers(const std::string& precision) {
+    for (const int stage : {2, 3}) {
+      const auto gathered = [&](const std::string& name, const std::string& skip = "",
+                                const TinyModel& model = {}) -> auto& {
+        Configuration& c = add(format("gathered-%s-stage-%d", name.c_str(), stage), precision, model);
+        c.settings = settings_in(precision, c.model, skip);
+        c.ranks = 4, c.settings.zero_stage = stage, c.settings.fp8.all_gather = true;
+        return c;
+      };
+      gathered("skip-down-of-first", "layers.0.mlp.down_proj");
+      gathered("skip-last", "last=1");
+      gathered("on-demand").settings.fp8.precompute_scales = false;
+      gathered("tensor").tensor = 2;
+      gathered("unpadded", "", {.C = 64, .NH = 4, .FF = 128});  // the gathered bytes are the operand
+      Configuration& counted = gathered("hybrid-stats");
+      counted.hybrid = stage == 3 ? 2 : 0, counted.settings.fp8_stats = 2;
+    }
   }
 
   void add_models() {
@@ -216,7 +269,7 @@ class Configurations {
     Configuration& tied = add("tied-tensor-stage-3", "bf16", {.tied = true});
     tied.ranks = 4, tied.tensor = 2, tied.settings.zero_stage = 3;
     for (const std::string precision : {"bf16", "delayed"}) {
-      for (const int stage : {0, 3}) {
+      for (const int stage : {0, 1, 2, 3}) {
         Configuration& c = add(format("copies-of-key-heads-stage-%d", stage), precision, {.NH = 8});
         c.ranks = stage ? 8 : 4, c.tensor = 4, c.settings.zero_stage = stage;
       }
