@@ -447,9 +447,9 @@ Verdict judge_operands(const Dump& dump, Device& device) {
       double worst = 0;
       std::string worst_name;
       for (int layer = 0; layer < dump.config.L; ++layer)
-        for (const Product product : kEachProduct) {
+        for (const Projection product : kEachProjection) {
           if (!dump.fp8.quantizes(layer, product)) continue;
-          const std::string name = format("layers.%d.%s.%s", layer, product_name(product), kind.name);
+          const std::string name = format("layers.%d.%s.%s", layer, projection_name(product), kind.name);
           const Operand a(stream, dump, name + ".a", name + ".scale_a", kind.a, kind.a_by_columns);
           const Operand b(stream, dump, name + ".b", name + ".scale_b", kind.b, kind.b_by_columns);
           const bool fast = dump.fp8.fast(kind.a == Role::input);

@@ -184,7 +184,7 @@ void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder) 
     tuning = find_tuning(trainer, *setup.sampler, layout, setup.mesh.data_rank(), setup.first_step(),
                          *setup.communicator, setup.device);
   }
-  trainer.products().use(tuning);
+  trainer.matmul().use(tuning);
   if (folder) keep_tuning(tuning, *folder);
   const std::string change = setup.start ? changed_tuning(tuning, *setup.start) : "";
   if (setup.trains() && !change.empty()) setup.changes.push_back(change);

@@ -46,7 +46,7 @@ constexpr double kNear = 0.15;  // of a public rate
 constexpr int kTokens = 16384, kHidden = 2048;
 
 // C[M,N] += A[M,K] B[K,N], M and N shared among rows x columns of groups: warps (mma.sync), or warpgroups of 64 rows.
-struct Product {
+struct Projection {
   int M, N, K, rows, columns;
   bool a_shared = true;  // else A is in registers
 
@@ -59,7 +59,7 @@ struct Kernel {
   std::string name;
   int HD, queries, keys;  // a tile
   bool by_keys;           // a block owns keys and walks queries; else the other way round
-  std::vector<Product> products;
+  std::vector<Projection> products;
   double useful;   // products that a rate counts
   double fp32;     // lanes a score
   int waits;       // a tile
@@ -82,7 +82,7 @@ struct Tile {
 
 Tile tile_of(const Kernel& k) {
   double flops = 0, bytes = k.written;
-  for (const Product& p : k.products) flops += p.flops(), bytes += p.shared_bytes();
+  for (const Projection& p : k.products) flops += p.flops(), bytes += p.shared_bytes();
   const double scores = double(k.queries) * k.keys;
   return {flops / kTensorFlops / (k.mma_sync ? kMmaSync : 1),
           scores / kExp,

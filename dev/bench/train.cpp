@@ -314,7 +314,7 @@ void run(const Arguments& a, const Ranks& ranks) {
     batches.fill(0);
     tuning = find_tuning(*trainer, {0, 0, batches.inputs, batches.labels}, *communicator, device);
   }
-  trainer->products().use(tuning);
+  trainer->matmul().use(tuning);
   if (is_leader) printf("products: %s\n", describe_products(tuning).c_str());
   set_weights(*trainer, model, options);
   const Measured measured = train(*trainer, device, a, settings, batches);

@@ -503,7 +503,7 @@ const std::map<std::string, std::function<void(const Ranks&, int)>> scenarios = 
          if (ranks.rank == 0) sleep_ms(1500 * kPatienceSeconds);
          REQUIRE(ranks.rank != 1, "trouble with the work");
        };
-       const std::string why = work_beside_signs_of_life(*b.communicator, b.compute, work, [&] { ++calls; });
+       const std::string why = work_with_heartbeats(*b.communicator, b.compute, work, [&] { ++calls; });
        b.check(why == (ranks.rank == 1 ? "trouble with the work" : ""), "what the work threw: " + why);
        b.check(calls > 2, "the caller is called meanwhile");
        if (ranks.rank == 0) printf("%d checks passed on each of %d ranks\n", b.checks, ranks.size);

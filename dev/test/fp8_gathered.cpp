@@ -74,15 +74,15 @@ struct Weight {
   std::vector<int64_t> rows, columns;
   int64_t whole_columns = 0;
 };
-using Weights = std::map<std::pair<int, Product>, Weight>;
+using Weights = std::map<std::pair<int, Projection>, Weight>;
 
 Weights weights_of(Trainer& trainer) {
   Weights weights;
   for (const ParameterInfo& t : trainer.layout().tensors) {
     if (!t.row->linear) continue;
     const int layer = trainer.layout().units[size_t(t.unit)].layer;
-    const auto product = *std::find_if(std::begin(kEachProduct), std::end(kEachProduct),
-                                       [&](Product p) { return strcmp(product_name(p), t.row->operand) == 0; });
+    const auto product = *std::find_if(std::begin(kEachProjection), std::end(kEachProjection),
+                                       [&](Projection p) { return strcmp(projection_name(p), t.row->operand) == 0; });
     Weight& w = weights[{layer, product}];
     const int64_t before = w.whole_columns ? int64_t(w.values.size()) / w.whole_columns : 0;
     for (const float x : trainer.weights(t.name)) w.values.push_back(from_float<bf16>(x));
@@ -127,9 +127,9 @@ class Observer {
 
   void see(const ObservedProduct& p) {
     device_.synchronize();
-    const auto [OC, IC] = product_shape(config_, p.product);
+    const auto [OC, IC] = projection_shape(config_, p.product);
     const std::string name =
-        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, product_name(p.product), kind_name(p.kind));
+        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, projection_name(p.product), kind_name(p.kind));
     const size_t N = size_t(p.N);
     Operand &x = inputs_[{p.layer, p.product}], &dy = output_gradients_[{p.layer, p.product}];
     // Forward and for the weight, an input; for the input and for the weight, an output gradient.
@@ -140,7 +140,7 @@ class Observer {
       compare(name + ".x", p.a, x);
       compare(name + ".weight", p.b, weight(p, false));
       // Later steps have other weights than one rank's.
-      if (step_ == 0 && p.layer == 0 && p.product == Product::qkv) compare_to_one_rank(name, values, x);
+      if (step_ == 0 && p.layer == 0 && p.product == Projection::qkv) compare_to_one_rank(name, values, x);
     } else if (p.kind == Kind::dgrad) {
       dy = quantized_as(all_rows(*p.source, p.N, !gathers_inputs(p.product)), p, Role::output_gradient);
       compare(name + ".dy", p.a, dy);
@@ -237,7 +237,7 @@ class Observer {
   Stream stream_;
   Weights weights_;
   std::vector<float> scales_;
-  std::map<std::pair<int, Product>, Operand> inputs_, output_gradients_;  // of the running micro-batch
+  std::map<std::pair<int, Projection>, Operand> inputs_, output_gradients_;  // of the running micro-batch
   int step_ = 0, seen_alone_ = 0;
   size_t operands_ = 0, gathered_ = 0;  // compared; those of them that travelled as bytes
 };
@@ -259,7 +259,7 @@ std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
   std::vector<Alone> alone;
   Training training(world, small(), settings);
   training->observe([&](const ObservedProduct& p) {
-    if (p.layer > 0 || p.product != Product::qkv || p.kind != Kind::forward) return;
+    if (p.layer > 0 || p.product != Projection::qkv || p.kind != Kind::forward) return;
     world.device.synchronize();
     alone.push_back(
         {computed(stream, *p.source, float(training.config.norm_eps)), downloaded(stream, "one rank's input", p.a)});
@@ -287,7 +287,7 @@ void train(World& world, const std::string& recipe, const Way& way) {
     training->observe({});
   }
   // Two operands of each of a product's three calls.
-  const size_t expected = size_t(steps * kMicroSteps * training.config.L * kProducts) * 6;
+  const size_t expected = size_t(steps * kMicroSteps * training.config.L * kProjectionCount) * 6;
   REQUIRE(observer.operands() == expected && observer.seen_alone() == kMicroSteps,
           "%zu operands were compared of %zu, and %d inputs to one rank's", observer.operands(), expected,
           observer.seen_alone());

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kSteps = 3;
 
-std::string stem_of(int layer, Product product) { return format("layers.%d.%s.", layer, product_name(product)); }
+std::string stem_of(int layer, Projection product) { return format("layers.%d.%s.", layer, projection_name(product)); }
 
 // Looks at each product as it is enqueued, when all before it was executed.
 class Observer {
@@ -44,7 +44,7 @@ class Observer {
     device_.synchronize();
     if (p.kind == Kind::forward && !forward_) micros_.push_back(weights_);
     forward_ = p.kind == Kind::forward;
-    const auto [OC, IC] = product_shape(config_, p.product);
+    const auto [OC, IC] = projection_shape(config_, p.product);
     const std::string stem = stem_of(p.layer, p.product), of_kind = stem + kind_name(p.kind) + ".";
     if (p.kind == Kind::forward) add(stem + "x", matrix(source(p), p.N, IC));
     if (p.kind == Kind::dgrad) add(stem + "dy", matrix(source(p), p.N, OC));
@@ -125,7 +125,8 @@ void write_settings(const std::string& directory, const Fp8Settings& fp8) {
   Json skip = Json::array();
   for (size_t i = 0; i < fp8.skipped.size(); ++i)
     if (fp8.skipped[i])
-      skip.push_back(format("layers.%zu.%s", i / kProducts, product_name(Product(int(i) % kProducts))));
+      skip.push_back(
+          format("layers.%zu.%s", i / kProjectionCount, projection_name(Projection(int(i) % kProjectionCount))));
   Json json = Json::object().set("recipe", recipe_name(fp8.recipe)).set("gradient", format_name(fp8.gradient));
   json.set("pow2", fp8.power_of_two).set("skip", skip);
   if (fp8.delayed())
@@ -147,10 +148,10 @@ NamedArrays weights_of(Trainer& trainer, const ModelConfig& config) {
     else array.shape[0] += part.shape[0], array.bytes.insert(array.bytes.end(), part.bytes.begin(), part.bytes.end());
   }
   for (int layer = 0; layer < config.L; ++layer)
-    for (const Product product : kEachProduct) {
-      const auto [OC, IC] = product_shape(config, product);
+    for (const Projection product : kEachProjection) {
+      const auto [OC, IC] = projection_shape(config, product);
       REQUIRE(arrays.at(stem_of(layer, product) + "w").shape == (Shape{uint64_t(OC), uint64_t(IC)}),
-              "the parts of %s are not one operand", product_name(product));
+              "the parts of %s are not one operand", projection_name(product));
     }
   return arrays;
 }

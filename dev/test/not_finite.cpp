@@ -112,7 +112,7 @@ struct State {
 };
 State state_of(Training& training) {
   State state{{}, {}, {}, training->updates()};
-  const std::vector<UnitShare> shares = training->shares();
+  const std::vector<Shard> shares = training->shares();
   for (const StateKind kind : kStateKinds)
     for (size_t unit = 0; unit < shares.size(); ++unit) {
       state.names.push_back(format("%s of unit %zu", name_of(kind), unit));

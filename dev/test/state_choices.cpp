@@ -33,7 +33,7 @@ struct Choice {
 void check_saved(Trainer& trainer, const std::string& name, const Tensors& weights) {
   trainer.take_snapshot();
   const Snapshot& snapshot = trainer.wait_for_snapshot();
-  const std::vector<UnitShare> shares = trainer.shares();
+  const std::vector<Shard> shares = trainer.shares();
   std::vector<float> buffer;
   for (size_t unit = 0; unit < shares.size(); ++unit)
     for (const StateKind kind : kStateKinds) {
@@ -43,7 +43,7 @@ void check_saved(Trainer& trainer, const std::string& name, const Tensors& weigh
       require_same_bits(format("%s: %s of unit %zu in a snapshot", name.c_str(), name_of(kind), unit),
                         {taken, taken + read.size()}, read);
       if (kind != StateKind::weights) continue;
-      for (const ParameterSlice& piece : trainer.layout().slices(int(unit), shares[unit].first, shares[unit].count)) {
+      for (const Slice& piece : trainer.layout().slices(int(unit), shares[unit].first, shares[unit].count)) {
         const float *saved = &read[piece.at], *whole = &weights.at(piece.tensor->name)[piece.first];
         require_same_bits<float>(name + ": what is saved of " + piece.tensor->name, {saved, saved + piece.count},
                                  {whole, whole + piece.count});

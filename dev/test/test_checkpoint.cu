@@ -45,7 +45,7 @@ void write_checkpoint(const std::string& path, const ModelConfig& config, int ra
     for (int unit = 0; unit < int(layout.units.size()); ++unit) share.units.push_back(sharding.saved(layout, unit));
     std::vector<float> numbers;
     share.read = [&](StateKind kind, int unit, size_t first, size_t count) {
-      const std::vector<ParameterSlice> pieces = layout.slices(unit, first, count);
+      const std::vector<Slice> pieces = layout.slices(unit, first, count);
       CHECK(pieces.size() == 1);
       CHECK(pieces[0].count == count);
       numbers.resize(count);
@@ -387,7 +387,7 @@ TEST_CASE("a snapshot is of one step, whatever the steps behind it do to the wei
   training.finish(), training.finish();
   const Snapshot& snapshot = training->wait_for_snapshot();
   beside.train(1);
-  const std::vector<UnitShare> shares = training->shares();
+  const std::vector<Shard> shares = training->shares();
   size_t compared = 0, moved = 0;
   for (const StateKind kind : kStateKinds)
     for (size_t unit = 0; unit < shares.size(); ++unit) {

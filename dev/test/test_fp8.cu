@@ -32,8 +32,8 @@ std::string in_bf16(const Fp8Settings& settings) {
   std::string text;
   for (int layer = 0; layer < odd().L; ++layer) {
     std::string names;
-    for (const Product p : kEachProduct)
-      if (!settings.quantizes(layer, p)) names += std::string(" ") + product_name(p);
+    for (const Projection p : kEachProjection)
+      if (!settings.quantizes(layer, p)) names += std::string(" ") + projection_name(p);
     if (!names.empty()) text += format("%d:%s;", layer, names.c_str());
   }
   return text;

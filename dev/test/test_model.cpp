@@ -393,7 +393,7 @@ TEST_CASE("the parts of units hold every element of every weight once, for any n
         CHECK(size % ParameterLayout::kAlignment == 0);
         end += size * size_t(parts);
         for (int part = 0; part < parts; ++part)
-          for (const ParameterSlice& piece : layout.slices(unit, size_t(part) * size, size)) {
+          for (const Slice& piece : layout.slices(unit, size_t(part) * size, size)) {
             CHECK(piece.tensor->offset + piece.first == size_t(part) * size + piece.at);
             CHECK(piece.at + piece.count <= size);
             for (size_t i = 0; i < piece.count; ++i) ++seen[piece.tensor->name].at(piece.first + i);
@@ -439,7 +439,7 @@ TEST_CASE("the ranks of a tensor-parallel group hold every element, copies as of
           CHECK(q.first_row / 16 / (8 / NKV) == k.first_row / 16);
           CHECK((q.first_row + q.rows - 1) / 16 / (8 / NKV) == (k.first_row + k.rows - 1) / 16);
           size_t elements = 0;
-          for (const ParameterSlice& piece : layout.slices(1, 500, 1000))
+          for (const Slice& piece : layout.slices(1, 500, 1000))
             piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
               for (size_t j = 0; j < count; ++j) CHECK(piece.window()[i + j] == first + j);
               elements += count;

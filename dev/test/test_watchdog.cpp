@@ -24,10 +24,10 @@ namespace {
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// Ranks of one process, each with the roll call that it would have in its own.
+// Ranks of one process, each with the heartbeat that it would have in its own.
 struct Calls {
   explicit Calls(int size) {
-    for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<RollCall>(r, size));
+    for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<Heartbeat>(r, size));
     for (int r = 1; r < size; ++r) ranks[size_t(r)]->connect(ranks[0]->address());
   }
   // All that are still there tell what they have begun, some times.
@@ -38,8 +38,8 @@ struct Calls {
       sleep_for(0.01);
     }
   }
-  const RollCall::Sign& heard(int by, int of) { return ranks[size_t(by)]->exchange(10 + by, by, true)[size_t(of)]; }
-  std::vector<std::unique_ptr<RollCall>> ranks;
+  const Heartbeat::Sign& heard(int by, int of) { return ranks[size_t(by)]->exchange(10 + by, by, true)[size_t(of)]; }
+  std::vector<std::unique_ptr<Heartbeat>> ranks;
 };
 
 Ranks rank_of(int rank, int size) {
@@ -108,7 +108,7 @@ long open_files() {
   return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
 }
 
-// Stands between two roll calls, until it is cut.
+// Stands between two heartbeats, until it is cut.
 class Proxy {
  public:
   enum Cut { silent, ended };
@@ -175,9 +175,9 @@ TEST_CASE("a rank that does not ask hears that all are well, and of one that is 
     for (int r = 0; r < 3; ++r) calls.ranks[size_t(r)]->exchange(20 + r, r, r == 2);
     sleep_for(0.01);
   }
-  const RollCall::Sign of_1_to_2 = calls.ranks[2]->exchange(22, 2, true)[1];
+  const Heartbeat::Sign of_1_to_2 = calls.ranks[2]->exchange(22, 2, true)[1];
   CHECK(of_1_to_2.begun == 21);
-  const RollCall::Sign of_2_to_1 = calls.ranks[1]->exchange(21, 1, false)[2];
+  const Heartbeat::Sign of_2_to_1 = calls.ranks[1]->exchange(21, 1, false)[2];
   CHECK(of_2_to_1.begun == 12);  // as it was when rank 1 last asked
   CHECK(of_2_to_1.age == 0);
   calls.ranks[0]->exchange(20, 0, false);  // hears the last of what was sent
@@ -186,7 +186,7 @@ TEST_CASE("a rank that does not ask hears that all are well, and of one that is 
     for (int r = 0; r < 2; ++r) calls.ranks[size_t(r)]->exchange(30 + r, r, false);
     sleep_for(0.01);
   }
-  const RollCall::Sign silent = calls.ranks[1]->exchange(31, 1, false)[2];
+  const Heartbeat::Sign silent = calls.ranks[1]->exchange(31, 1, false)[2];
   CHECK(silent.begun == 22);
   CHECK(silent.age > 1);
 }
@@ -201,7 +201,7 @@ TEST_CASE("a rank that ends is gone, unless it takes leave") {
   const std::string address = calls.ranks[0]->address();
   ended(
       [&] {
-        RollCall other(2, 3);
+        Heartbeat other(2, 3);
         other.connect(address);
         other.exchange(7, 7, true);
         sleep_for(0.2);
@@ -239,7 +239,7 @@ TEST_CASE("a rank that says nothing grows old") {
 
 TEST_CASE("a stranger is not heard") {
   Calls calls(2);
-  RollCall stranger(1, 2);
+  Heartbeat stranger(1, 2);
   const std::string address = calls.ranks[0]->address();
   stranger.connect("1" + address);
   for (int i = 0; i < 5; ++i) stranger.exchange(99, 99, true), calls.ranks[0]->exchange(1, 1, true), sleep_for(0.01);
@@ -272,7 +272,7 @@ TEST_CASE("a stranger that sends noise is closed at once") {
 }
 
 TEST_CASE("rank 0 takes only so much at a time of what a rank sends") {
-  RollCall zero(0, 2), one(1, 2);
+  Heartbeat zero(0, 2), one(1, 2);
   one.connect(zero.address());
   for (int i = 0; i < 1000; ++i) one.exchange(i, i, false);  // nobody reads them yet
   sleep_for(0.05);
@@ -283,7 +283,7 @@ TEST_CASE("rank 0 takes only so much at a time of what a rank sends") {
 TEST_CASE("rank 0 listens on the interface that is named, else where NCCL starts, and on the loopback") {
   const auto address_on = [](const char* name) {
     setenv("NCCL_SOCKET_IFNAME", name, 1);
-    std::istringstream words(RollCall(0, 2).address());
+    std::istringstream words(Heartbeat(0, 2).address());
     std::string token, port, host;
     words >> token >> port >> host;
     return host;
@@ -300,13 +300,13 @@ TEST_CASE("rank 0 listens on the interface that is named, else where NCCL starts
       CHECK(address_on(name) != "127.0.0.1");
     }
   setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  const RollCall zero(0, 2);
+  const Heartbeat zero(0, 2);
   const int there = connection(zero.address()), elsewhere = connection(zero.address(), "127.0.0.2");
   CHECK(there >= 0);
   CHECK(elsewhere < 0);
   close(there);
   setenv("NCCL_SOCKET_IFNAME", "", 1);
-  const RollCall everywhere(0, 2);
+  const Heartbeat everywhere(0, 2);
   const int local = connection(everywhere.address());
   CHECK(local >= 0);
   close(local);
@@ -317,7 +317,7 @@ TEST_CASE("a connection that ends after the rank has come again marks nobody gon
   Calls calls(2);
   const std::string address = calls.ranks[0]->address();
   const Process former([&] {
-    RollCall one(1, 2);
+    Heartbeat one(1, 2);
     one.connect(address);
     one.exchange(3, 3, true);
     sleep_for(60);
@@ -337,7 +337,7 @@ TEST_CASE("a collective that is late ends the process, by its name and that of t
   const std::string said = ended(
       [] {
         Watchdog watchdog(rank_of(0, 2), 0.5);
-        RollCall other(1, 2);
+        Heartbeat other(1, 2);
         other.connect(watchdog.address());
         watchdog.begun("all_gather", {"here.cpp", 7}, nullptr, [] { return true; });
         watchdog.begun("reduce_scatter_sum", {"here.cpp", 8}, nullptr, [] { return false; });
@@ -367,7 +367,7 @@ TEST_CASE("an error of a library does not name ranks that are well, though they 
   int code = 0;
   const std::string said = ended(
       [] {
-        RollCall zero(0, 3), two(2, 3);
+        Heartbeat zero(0, 3), two(2, 3);
         Watchdog watchdog(rank_of(1, 3), 60);
         two.connect(zero.address()), watchdog.connect(zero.address());
         const double start = seconds();
@@ -407,7 +407,7 @@ TEST_CASE("an error of a library ends the process; work that goes on does not") 
 }
 
 TEST_CASE("a run whose connections are cut goes on while its collectives do; a rank that does not come again ends it") {
-  // Two ranks of one process, whose roll calls are cut from each other after so many collectives.
+  // Two ranks of one process, whose heartbeats are cut from each other after so many collectives.
   struct Run {
     std::string what;
     Proxy::Cut cut;
@@ -447,7 +447,7 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
       _exit(0);
     });
   // They take longer than a stranger may be silent.
-  RollCall patient(0, 2);
+  Heartbeat patient(0, 2);
   const int stranger = connection(patient.address());
   patient.exchange(0, 0, false);
   CHECK(is_open(stranger));

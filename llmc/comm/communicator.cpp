@@ -369,8 +369,8 @@ int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
 
 void barrier(Communicator& communicator, Stream& stream) { sum_number(communicator, stream, 0); }
 
-std::string work_beside_signs_of_life(Communicator& communicator, Stream& stream, const std::function<void()>& work,
-                                      const std::function<void()>& meanwhile) {
+std::string work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
+                                 const std::function<void()>& meanwhile) {
   std::string why;
   std::atomic<bool> done = false;
   std::thread worker([&] {

@@ -160,5 +160,5 @@ void barrier(Communicator& communicator, Stream& stream);
 // Runs long host work that makes no collectives in a thread of its own. Meanwhile the ranks exchange heartbeats until
 // the work of all ranks has ended, so that a slow rank is not taken for lost. The caller's thread calls `meanwhile`
 // about 50 times a second. Returns the message of the error that this rank's work threw, or "".
-std::string work_beside_signs_of_life(Communicator& communicator, Stream& stream, const std::function<void()>& work,
-                                      const std::function<void()>& meanwhile = {});
+std::string work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
+                                 const std::function<void()>& meanwhile = {});

@@ -43,7 +43,7 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
     if (result_ != ncclSuccess) fail_of_nccl(result_, comm, format("%s:%d: %s\n  ", __FILE__, __LINE__, #call)); \
   } while (0)
 
-// Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0 and the way to its roll call, and learns
+// Runs before NCCL starts. Each rank receives NCCL's unique id from rank 0 and the address of its heartbeat, and learns
 // which GPU every rank took (`places`). If two ranks took the same GPU, all ranks throw.
 ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& rendezvous_file, double timeout_seconds,
                   Watchdog& watchdog, std::vector<GpuPlace>& places) {
@@ -59,7 +59,7 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
   std::vector<std::string> words;
   if (ranks.mpi) {
     const Watchdog::Call call(watchdog, "the start of NCCL");
-    // First the way to the roll call, so that whoever is missing in what follows has a name.
+    // First the address of the heartbeat, so that whoever is missing in what follows has a name.
     watchdog.connect(ranks.from_rank_0(watchdog.address()));
     words = ranks.all_gather(own);
   } else {

@@ -23,7 +23,7 @@ Watchdog::Watchdog(const Ranks& ranks, double timeout_seconds)
     : whose_(ranks.name()),
       rank_(ranks.rank),
       timeout_seconds_(timeout_seconds),
-      roll_call_(ranks.rank, ranks.size),
+      heartbeat_(ranks.rank, ranks.size),
       time_([this] { keep_time(); }),
       looks_([this] { look(); }) {}
 
@@ -80,8 +80,8 @@ void Watchdog::keep_time() {
                       longest_wait().seconds > std::min(timeout_seconds_ / 2, timeout_seconds_ - 2 * kNewsSeconds);
     const std::string address = std::exchange(address_of_rank_0_, "");
     lock.unlock();
-    if (!address.empty() && rank_ != 0) roll_call_.connect(address);
-    std::vector<RollCall::Sign> signs = roll_call_.exchange(begun, done, asks);
+    if (!address.empty() && rank_ != 0) heartbeat_.connect(address);
+    std::vector<Heartbeat::Sign> signs = heartbeat_.exchange(begun, done, asks);
     lock.lock();
     signs_ = std::move(signs);
     require_no_error();
@@ -128,7 +128,7 @@ void Watchdog::find_error(std::unique_lock<std::mutex>& lock) {
 // The others learn that this rank ends the run, so that they neither wait for it nor take it for the lost one.
 void Watchdog::end(const std::string& what) {
   const std::string late = late_ranks();
-  roll_call_.leave(RollCall::kEnds);
+  heartbeat_.leave(Heartbeat::kEnds);
   end_now("error on " + whose_ + ": " + what + late);
 }
 
@@ -168,8 +168,8 @@ void Watchdog::require_in_time() {
 // well. A silent rank is no more than that, and ends nobody before the time is up.
 void Watchdog::require_no_rank_lost() {
   const auto any = [&](auto&& is) { return std::any_of(signs_.begin(), signs_.end(), is); };
-  const bool ends = any([](const RollCall::Sign& s) { return s.begun == RollCall::kEnds; });
-  if (!ends && !any([](const RollCall::Sign& s) { return s.gone; })) lost_since_ = -1;
+  const bool ends = any([](const Heartbeat::Sign& s) { return s.begun == Heartbeat::kEnds; });
+  if (!ends && !any([](const Heartbeat::Sign& s) { return s.gone; })) lost_since_ = -1;
   else if (lost_since_ < 0) lost_since_ = clock_;
   else if (const Wait wait = longest_wait();
            clock_ - lost_since_ > kLastWordsSeconds && (ends || wait.seconds > longest_done_ + kLastWordsSeconds))
@@ -207,7 +207,7 @@ std::string Watchdog::late_ranks() const {
   };
   for (const auto& [names, why] : reasons)
     if (!names.empty()) return names + "\n  " + why;
-  for (const RollCall::Sign& s : signs_)
-    if (s.begun == RollCall::kEnds) return "\n  another rank has ended the run; the reason is in its output";
+  for (const Heartbeat::Sign& s : signs_)
+    if (s.begun == Heartbeat::kEnds) return "\n  another rank has ended the run; the reason is in its output";
   return counted ? "\n  no rank is behind: a kernel hangs, or the connection of the GPUs" : "";
 }

@@ -2,7 +2,7 @@
 // inside a launch, a copy or a free that waits for a collective that will never be done, so it cannot look itself.
 //
 // The watchdog calls neither MPI nor a destructor. It prints which collective is late and which rank it waits for
-// (roll_call.h), with one write, and ends the process with _exit. It has two threads: one asks CUDA and NCCL how far
+// (heartbeat.h), with one write, and ends the process with _exit. It has two threads: one asks CUDA and NCCL how far
 // they are, and may be held up in a driver; the other alone looks at the clock and talks to the other ranks.
 #pragma once
 
@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "llmc/comm/heartbeat.h"
 #include "llmc/comm/ranks.h"
-#include "llmc/comm/roll_call.h"
 #include "llmc/device/call_site.h"
 
 class Watchdog {
@@ -28,8 +28,8 @@ class Watchdog {
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
 
-  // Rank 0's address for the others (RollCall::address), and its way to them.
-  const std::string& address() const { return roll_call_.address(); }
+  // Rank 0's address for the others (Heartbeat::address), and its way to them.
+  const std::string& address() const { return heartbeat_.address(); }
   void connect(const std::string& address_of_rank_0);
 
   // A collective was enqueued in a stream; all ranks call this in the same order. `done` says whether it is executed.
@@ -77,11 +77,11 @@ class Watchdog {
   const std::string whose_;  // "rank 1 of 4"
   const int rank_;
   const double timeout_seconds_;
-  RollCall roll_call_;  // of keep_time()
-  std::mutex mutex_;    // guards all that follows
+  Heartbeat heartbeat_;  // of keep_time()
+  std::mutex mutex_;     // guards all that follows
   std::condition_variable wakes_;
   bool ending_ = false;
-  std::string address_of_rank_0_;  // not yet given to the roll call
+  std::string address_of_rank_0_;  // not yet given to the heartbeat
   int64_t begun_ = 0, done_ = 0;
   // Seconds for which the watchdog has watched. A machine that is suspended meanwhile does not make it impatient.
   double clock_ = 0;
@@ -92,7 +92,7 @@ class Watchdog {
   std::vector<std::function<std::string()>> errors_;
   std::string error_;        // that one of them returned
   double error_since_ = -1;  // when keep_time() first saw it; below 0: it has not
-  std::vector<RollCall::Sign> signs_;
+  std::vector<Heartbeat::Sign> signs_;
   double lost_since_ = -1;  // when a rank was first seen gone; below 0: none is
   std::thread time_, looks_;
 };

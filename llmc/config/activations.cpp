@@ -9,17 +9,17 @@ namespace {
 using Sizes = SavedSizes;
 
 // The input of a product in the model's type: absent if backward needs only its FP8 copy.
-Tensor wide_input(const Sizes& s, int layer, Product product, int64_t rows, int64_t columns) {
+Tensor wide_input(const Sizes& s, int layer, Projection projection, int64_t rows, int64_t columns) {
   const bool needed =
-      !s.fp8.quantizes(layer, product) || s.fp8.bf16_wgrad() || (s.gathers(product) && !s.fp8.per_tensor_scale());
+      !s.fp8.quantizes(layer, projection) || s.fp8.bf16_wgrad() || (s.gathers(projection) && !s.fp8.per_tensor_scale());
   return needed ? Tensor(nullptr, s.type, {rows, columns}) : Tensor();
 }
 
 // The input of qkv or gate_up likewise. If norms come after the layers, it is the residual stream, which is saved
 // anyway.
-template <Product product>
+template <Projection projection>
 Tensor norm_output(const Sizes& s, int layer) {
-  return s.config.family->norm_after ? Tensor() : wide_input(s, layer, product, s.R, s.config.C);
+  return s.config.family->norm_after ? Tensor() : wide_input(s, layer, projection, s.R, s.config.C);
 }
 // A norm behind attention or MLP reads this tensor.
 Tensor norm_input(const Sizes& s, int) {
@@ -28,21 +28,21 @@ Tensor norm_input(const Sizes& s, int) {
 
 // The input of a product in FP8, as the weight gradient takes it. Inputs that tensor-parallel ranks gather are kept as
 // this rank's rows if they have one scale, and in the model's type otherwise.
-QuantizedTensor fp8_input(const Sizes& s, int layer, Product product) {
-  const bool own_rows = s.gathers(product);
-  const bool needed =
-      s.backward && s.fp8.quantizes(layer, product) && !s.fp8.bf16_wgrad() && (!own_rows || s.fp8.per_tensor_scale());
+QuantizedTensor fp8_input(const Sizes& s, int layer, Projection projection) {
+  const bool own_rows = s.gathers(projection);
+  const bool needed = s.backward && s.fp8.quantizes(layer, projection) && !s.fp8.bf16_wgrad() &&
+                      (!own_rows || s.fp8.per_tensor_scale());
   if (!needed) return {};
-  return s.fp8.operand(Role::input, !own_rows, int(own_rows ? s.R : s.N), product_shape(s.config, product).IC);
+  return s.fp8.operand(Role::input, !own_rows, int(own_rows ? s.R : s.N), projection_shape(s.config, projection).IC);
 }
-template <Product product>
+template <Projection projection>
 Tensor fp8_bytes(const Sizes& s, int layer) {
-  const QuantizedTensor x = fp8_input(s, layer, product);
+  const QuantizedTensor x = fp8_input(s, layer, projection);
   return x.columns ? Tensor(nullptr, DType::uint8, {x.bytes()}) : Tensor();
 }
-template <Product product>
+template <Projection projection>
 Tensor fp8_factors(const Sizes& s, int layer) {
-  const QuantizedTensor x = fp8_input(s, layer, product);
+  const QuantizedTensor x = fp8_input(s, layer, projection);
   return x.columns ? Tensor(nullptr, DType::fp32, {x.factor_count()}) : Tensor();
 }
 
@@ -53,9 +53,9 @@ constexpr SavedRow kSavedRows[] = {
     // The residual stream before the block.
     {"x", residual, Offload::input, Recompute::none},
     {"rstd1", rstd, Offload::attention, Recompute::block},
-    {"norm1", norm_output<Product::qkv>, Offload::attention, Recompute::norms},
-    {"input of qkv", fp8_bytes<Product::qkv>, Offload::attention, Recompute::norms},
-    {"input of qkv, factors", fp8_factors<Product::qkv>, Offload::attention, Recompute::norms},
+    {"norm1", norm_output<Projection::qkv>, Offload::attention, Recompute::norms},
+    {"input of qkv", fp8_bytes<Projection::qkv>, Offload::attention, Recompute::norms},
+    {"input of qkv, factors", fp8_factors<Projection::qkv>, Offload::attention, Recompute::norms},
     // After RoPE or, where queries and keys have a norm, before it.
     {"qkv",
      [](const Sizes& s, int) {
@@ -80,18 +80,18 @@ constexpr SavedRow kSavedRows[] = {
     // The residual stream between attention and MLP.
     {"middle", residual, Offload::all, Recompute::block},
     {"rstd2", rstd, Offload::all, Recompute::block},
-    {"norm2", norm_output<Product::gate_up>, Offload::all, Recompute::norms},
-    {"input of gate_up", fp8_bytes<Product::gate_up>, Offload::all, Recompute::norms},
-    {"input of gate_up, factors", fp8_factors<Product::gate_up>, Offload::all, Recompute::norms},
+    {"norm2", norm_output<Projection::gate_up>, Offload::all, Recompute::norms},
+    {"input of gate_up", fp8_bytes<Projection::gate_up>, Offload::all, Recompute::norms},
+    {"input of gate_up, factors", fp8_factors<Projection::gate_up>, Offload::all, Recompute::norms},
     {"gate_up",
      [](const Sizes& s, int) {
        return Tensor(nullptr, s.type, {s.N, 2 * s.config.FF});
      },
      Offload::all, Recompute::mlp},
-    {"swiglu", [](const Sizes& s, int layer) { return wide_input(s, layer, Product::down, s.N, s.config.FF); },
+    {"swiglu", [](const Sizes& s, int layer) { return wide_input(s, layer, Projection::down, s.N, s.config.FF); },
      Offload::all, Recompute::norms},
-    {"input of down", fp8_bytes<Product::down>, Offload::all, Recompute::norms},
-    {"input of down, factors", fp8_factors<Product::down>, Offload::all, Recompute::norms},
+    {"input of down", fp8_bytes<Projection::down>, Offload::all, Recompute::norms},
+    {"input of down, factors", fp8_factors<Projection::down>, Offload::all, Recompute::norms},
     {"output of down", norm_input, Offload::all, Recompute::block},
 };
 

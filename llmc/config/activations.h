@@ -31,7 +31,7 @@ struct SavedSizes {
   bool backward;         // false: only forward passes run
 
   // True if tensor-parallel ranks gather this product's input.
-  bool gathers(Product product) const { return tensor_parallel && gathers_inputs(product); }
+  bool gathers(Projection projection) const { return tensor_parallel && gathers_inputs(projection); }
 };
 
 struct SavedRow {

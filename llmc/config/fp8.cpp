@@ -13,9 +13,9 @@ namespace {
 
 constexpr const char* kRecipeNames[] = {"off", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
 
-Product product_of(const ParameterRow& row) {
-  for (const Product product : kEachProduct)
-    if (strcmp(row.operand, product_name(product)) == 0) return product;
+Projection projection_of(const ParameterRow& row) {
+  for (const Projection projection : kEachProjection)
+    if (strcmp(row.operand, projection_name(projection)) == 0) return projection;
   fail("the table of tensors calls %s fit for FP8, and no product has it", row.name);
 }
 
@@ -38,7 +38,7 @@ void skip(Fp8Settings& settings, const std::string& pattern, const ModelConfig& 
                        : last >= 0
                            ? layer >= config.L - last
                            : !pattern.empty() && fnmatch(("*" + pattern + "*").c_str(), tensor.name.c_str(), 0) == 0;
-    if (named) settings.skipped[size_t(layer * kProducts + int(product_of(*tensor.row)))] = found = true;
+    if (named) settings.skipped[size_t(layer * kProjectionCount + int(projection_of(*tensor.row)))] = found = true;
   }
   REQUIRE(found,
           "--fp8-skip: %s matches no weight of a product that would run in FP8\n"
@@ -57,15 +57,15 @@ Fp8Recipe recipe_named(const std::string& name) {
   fail("there is no FP8 recipe named %s", name.c_str());
 }
 
-const char* product_name(Product product) {
+const char* projection_name(Projection projection) {
   constexpr const char* names[] = {"qkv", "o", "gate_up", "down"};
-  return names[int(product)];
+  return names[int(projection)];
 }
 
-ProductShape product_shape(const ModelConfig& c, Product product) {
+ProjectionShape projection_shape(const ModelConfig& c, Projection projection) {
   int64_t OC = 0, IC = 0;
   for (const ParameterRow& row : kParameterRows)
-    if (strcmp(row.operand, product_name(product)) == 0) OC += row.rows(c), IC = row.columns(c);
+    if (strcmp(row.operand, projection_name(projection)) == 0) OC += row.rows(c), IC = row.columns(c);
   return {int(OC), int(IC)};
 }
 
@@ -76,17 +76,19 @@ const char* role_name(Role role) {
 
 std::string fp8_tensor_name(int number) {
   return format("the %s of %s in block %d", role_name(Role(number % kRoles)),
-                product_name(Product(number / kRoles % kProducts)), number / kRoles / kProducts);
+                projection_name(Projection(number / kRoles % kProjectionCount)), number / kRoles / kProjectionCount);
 }
 
 bool Fp8Settings::quantizes_block(int layer) const {
-  return std::all_of(std::begin(kEachProduct), std::end(kEachProduct), [&](Product p) { return quantizes(layer, p); });
+  return std::all_of(std::begin(kEachProjection), std::end(kEachProjection),
+                     [&](Projection p) { return quantizes(layer, p); });
 }
 
-int Fp8Settings::weight_amax_index(int layer, const char* product) const {
+int Fp8Settings::weight_amax_index(int layer, const char* projection) const {
   if (!finds_weight_amax() || layer < 0) return -1;
-  for (const Product p : kEachProduct)
-    if (strcmp(product_name(p), product) == 0) return quantizes(layer, p) ? layer * kProducts + int(p) : -1;
+  for (const Projection p : kEachProjection)
+    if (strcmp(projection_name(p), projection) == 0)
+      return quantizes(layer, p) ? layer * kProjectionCount + int(p) : -1;
   return -1;
 }
 
@@ -129,7 +131,7 @@ Fp8Settings fp8_settings(const Fp8Choice& choice, const ModelConfig& config) {
   s.gradient = choice.gradient == "auto" ? (s.per_tensor_scale() ? Fp8Format::e5m2 : Fp8Format::e4m3)
                                          : (choice.gradient == "e5m2" ? Fp8Format::e5m2 : Fp8Format::e4m3);
   s.power_of_two = choice.power_of_two == "auto" ? !s.per_tensor_scale() : choice.power_of_two == "on";
-  s.skipped.assign(size_t(config.L * kProducts), false);
+  s.skipped.assign(size_t(config.L * kProjectionCount), false);
   const ParameterLayout layout(config);
   for (size_t begin = 0; begin < choice.skip.size();) {
     const size_t end = std::min(choice.skip.find(',', begin), choice.skip.size());
@@ -190,16 +192,16 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const ModelConf
   std::vector<std::string> lines;
   const auto in_bf16 = [&](int layer) {
     std::string names;
-    for (const Product p : kEachProduct)
-      if (!s.quantizes(layer, p)) names += (names.empty() ? "" : ", ") + std::string(product_name(p));
+    for (const Projection p : kEachProjection)
+      if (!s.quantizes(layer, p)) names += (names.empty() ? "" : ", ") + std::string(projection_name(p));
     return names;
   };
   for (int first = 0; first < config.L;) {
     int last = first;
     while (last + 1 < config.L && in_bf16(last + 1) == in_bf16(first)) ++last;
     std::string quantized;
-    for (const Product p : kEachProduct)
-      if (s.quantizes(first, p)) quantized += (quantized.empty() ? "" : ", ") + std::string(product_name(p));
+    for (const Projection p : kEachProjection)
+      if (s.quantizes(first, p)) quantized += (quantized.empty() ? "" : ", ") + std::string(projection_name(p));
     const std::string blocks = first == last ? format("block %d", first) : format("blocks %d to %d", first, last);
     const std::string wide = in_bf16(first);
     lines.push_back(blocks + ": " + (quantized.empty() ? "" : quantized + " in FP8") +

@@ -23,26 +23,29 @@ enum class Fp8Recipe { off, tensorwise, delayed, rowwise, rowwise_hp_wgrad, bloc
 const char* recipe_name(Fp8Recipe recipe);
 Fp8Recipe recipe_named(const std::string& name);
 
-enum class Product { qkv, o, gate_up, down };
-inline constexpr int kProducts = 4;
-inline constexpr Product kEachProduct[kProducts] = {Product::qkv, Product::o, Product::gate_up, Product::down};
+enum class Projection { qkv, o, gate_up, down };
+inline constexpr int kProjectionCount = 4;
+inline constexpr Projection kEachProjection[kProjectionCount] = {Projection::qkv, Projection::o, Projection::gate_up,
+                                                                 Projection::down};
 // True if the product's inputs are gathered under tensor parallelism; otherwise its output gradients are (linear.h).
-constexpr bool gathers_inputs(Product product) { return product == Product::qkv || product == Product::gate_up; }
-const char* product_name(Product product);  // its name in the table of tensors
+constexpr bool gathers_inputs(Projection projection) {
+  return projection == Projection::qkv || projection == Projection::gate_up;
+}
+const char* projection_name(Projection projection);  // its name in the table of tensors
 
 // y[N, OC] = x[N, IC] Wᵀ
-struct ProductShape {
+struct ProjectionShape {
   int OC, IC;
 };
-ProductShape product_shape(const ModelConfig& config, Product product);
+ProjectionShape projection_shape(const ModelConfig& config, Projection projection);
 
 enum class Role { input, weight, output_gradient };
 inline constexpr int kRoles = 3;
 const char* role_name(Role role);
 
 // Numbers each tensor that is quantized, by its layer, product and role.
-constexpr int fp8_tensor_id(int layer, Product product, Role role) {
-  return (layer * kProducts + int(product)) * kRoles + int(role);
+constexpr int fp8_tensor_id(int layer, Projection projection, Role role) {
+  return (layer * kProjectionCount + int(projection)) * kRoles + int(role);
 }
 std::string fp8_tensor_name(int number);  // for example "the input of down in block 3"
 // A kernel reports a tensor with an infinity or NaN by an atomic min of its code (step_state.h). Tensors computed
@@ -59,7 +62,7 @@ struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;
   Fp8Format gradient = Fp8Format::e5m2;  // of output gradients
   bool power_of_two = false;
-  std::vector<bool> skipped;  // (L, kProducts): products that stay in bf16; empty: none
+  std::vector<bool> skipped;  // (L, kProjectionCount): products that stay in bf16; empty: none
   // For the recipe `delayed`:
   int history = 1024;   // number of steps
   bool latest = false;  // the scale follows from the last step's amax, not from the largest one in the history
@@ -70,8 +73,8 @@ struct Fp8Settings {
 
   bool on() const { return recipe != Fp8Recipe::off; }
   bool delayed() const { return recipe == Fp8Recipe::delayed; }
-  bool quantizes(int layer, Product product) const {
-    return on() && (skipped.empty() || !skipped[size_t(layer * kProducts + int(product))]);
+  bool quantizes(int layer, Projection projection) const {
+    return on() && (skipped.empty() || !skipped[size_t(layer * kProjectionCount + int(projection))]);
   }
   // True if all products of the block run in FP8.
   bool quantizes_block(int layer) const;
@@ -83,7 +86,7 @@ struct Fp8Settings {
   bool finds_weight_amax() const { return recipe == Fp8Recipe::tensorwise; }
   // Returns the index of a product's amax among all products of all blocks; -1: it has none. `product` is its name in
   // the table of tensors.
-  int weight_amax_index(int layer, const char* product) const;
+  int weight_amax_index(int layer, const char* projection) const;
   bool fast(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
   Fp8Format format(Role role) const { return role == Role::output_gradient ? gradient : Fp8Format::e4m3; }
   // Returns the operand that a matrix (rows, columns) becomes, without memory: by rows, or by columns (its transpose).

@@ -93,9 +93,9 @@ size_t ParameterLayout::offset(int unit, const char* product) const {
   fail("unit %d of the model has no product named %s", unit, product);
 }
 
-std::vector<ParameterSlice> ParameterLayout::slices(int unit, size_t first, size_t count) const {
+std::vector<Slice> ParameterLayout::slices(int unit, size_t first, size_t count) const {
   const Unit& u = units[size_t(unit)];
-  std::vector<ParameterSlice> pieces;
+  std::vector<Slice> pieces;
   for (int i = u.first_tensor; i < u.first_tensor + u.tensor_count; ++i) {
     const ParameterInfo& t = tensors[size_t(i)];
     const size_t begin = std::max(first, t.offset), end = std::min(first + count, t.offset + t.size());

@@ -122,7 +122,7 @@ struct Unit {
 };
 
 // A range of a tensor: its elements first .. first+count-1.
-struct ParameterSlice {
+struct Slice {
   const ParameterInfo* tensor;
   size_t first, count;
   size_t at;  // place of the first one, in elements from the start of the range that was asked for
@@ -163,7 +163,7 @@ struct ParameterLayout {
   // other; the unit's part begins at unit.offset / parts in it.
   size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(parts); }
   // Returns the ranges of tensors, without padding, that lie in elements first .. first+count-1 of the unit.
-  std::vector<ParameterSlice> slices(int unit, size_t first, size_t count) const;
+  std::vector<Slice> slices(int unit, size_t first, size_t count) const;
 };
 
 // The tensors of a unit by name, as views of a flat buffer with the unit's layout.

@@ -419,8 +419,7 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, SpelledT
     const int threads = std::max(1, int(std::thread::hardware_concurrency()));
     if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, spelled, cache, threads, done);
   };
-  const std::string why =
-      broadcast_text(communicator, stream, work_beside_signs_of_life(communicator, stream, cut, show));
+  const std::string why = broadcast_text(communicator, stream, work_with_heartbeats(communicator, stream, cut, show));
   REQUIRE(why.empty(), "%s", why.c_str());
   folder = broadcast_text(communicator, stream, folder);
   std::error_code error;

@@ -73,8 +73,8 @@ SavedTensors ActivationStore::get(int layer) const {
   return SavedTensors({device.begin(), device.end()});
 }
 
-bool ActivationStore::recomputes_input(int layer, Product product) const {
-  const std::string name = std::string("input of ") + product_name(product);
+bool ActivationStore::recomputes_input(int layer, Projection projection) const {
+  const std::string name = std::string("input of ") + projection_name(projection);
   for (const SavedRow& row : saved_rows())
     if (row.name == name) return storage(row, layer) == Storage::recomputed && recompute(layer) != Recompute::none;
   return false;

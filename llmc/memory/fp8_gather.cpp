@@ -32,7 +32,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   vectors_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, {config.L, vectors, widest});
   size_t count = 0;
   for (int layer = 0; layer < config.L; ++layer)
-    if (takes(layer)) for_product_stretches(layer, [&](Product, size_t, size_t) { ++count; });
+    if (takes(layer)) for_projection_slices(layer, [&](Projection, size_t, size_t) { ++count; });
   if (count)
     stretches_on_device_ = plan.add_array<WeightRange>(Segment::device, "FP8 weights", "table of stretches", count);
   rows_on_device_ =
@@ -47,13 +47,13 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
     if (!takes(layer)) continue;
     const bf16* weights = own(layer).as<bf16>();
     uint8_t* bytes = own_bytes(layer).as<uint8_t>();
-    for_product_stretches(layer, [&](Product product, size_t at, size_t count) {
-      const int number = fp8_tensor_id(layer, product, Role::weight);
-      stretches_.push_back({weights + at, bytes + at, count, weight_amax_.at(layer).as<float>() + int(product), number,
-                            nonfinite_code(number)});
+    for_projection_slices(layer, [&](Projection projection, size_t at, size_t count) {
+      const int number = fp8_tensor_id(layer, projection, Role::weight);
+      stretches_.push_back({weights + at, bytes + at, count, weight_amax_.at(layer).as<float>() + int(projection),
+                            number, nonfinite_code(number)});
     });
     const int unit = layout_.block_unit(layer);
-    for (const ParameterSlice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_))
+    for (const Slice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_))
       if (piece.tensor->other >= 0)
         rows_[size_t(layer) * size_t(vectors_->shape[2]) + size_t(piece.tensor->other)] = {weights + piece.at,
                                                                                            piece.first, piece.count};
@@ -80,17 +80,17 @@ Tensor Fp8Gather::own_bytes(int layer) const {
 
 // Tensors of one product lie one behind the other, and only the first is sure to be aligned. So they form one range.
 template <class F>
-void Fp8Gather::for_product_stretches(int layer, F&& f) const {
+void Fp8Gather::for_projection_slices(int layer, F&& f) const {
   const int unit = layout_.block_unit(layer);
-  const std::vector<ParameterSlice> pieces = layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_);
-  for (const Product product : kEachProduct) {
+  const std::vector<Slice> pieces = layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_);
+  for (const Projection projection : kEachProjection) {
     size_t begin = 0, end = 0;
-    for (const ParameterSlice& piece : pieces) {
-      if (strcmp(piece.tensor->row->operand, product_name(product)) != 0) continue;
+    for (const Slice& piece : pieces) {
+      if (strcmp(piece.tensor->row->operand, projection_name(projection)) != 0) continue;
       if (end == 0) begin = piece.at;
       end = piece.at + piece.count;
     }
-    if (end > begin) f(product, begin, end - begin);
+    if (end > begin) f(projection, begin, end - begin);
   }
 }
 

@@ -25,8 +25,8 @@ class Fp8Gather {
   // Gathered blocks use slots 0 .. slots-1 in turn.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, const ParameterLayout& layout,
             const Sharding& sharding, Fp8Scales& scales, int slots, Stream& gather_stream);
-  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts), in symmetric memory, holds
-  // the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
+  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProjectionCount), in symmetric memory,
+  // holds the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
   void prepare(const Tensor& weight_amax, const std::function<Tensor(int layer)>& own);
 
   static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
@@ -55,7 +55,7 @@ class Fp8Gather {
   // Calls f(product, begin, count) for each product with elements in this rank's part of a block: they are elements
   // begin .. begin+count-1 of the part.
   template <class F>
-  void for_product_stretches(int layer, F&& f) const;
+  void for_projection_slices(int layer, F&& f) const;
 
   const Fp8Settings& settings_;
   const ModelConfig& config_;

@@ -9,7 +9,7 @@
 Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int64_t count_every,
                      Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream)
     : settings_(settings),
-      tensors_(config.L * kProducts * kRoles),
+      tensors_(config.L * kProjectionCount * kRoles),
       count_every_(count_every),
       device_(device),
       all_ranks_(all_ranks),
@@ -54,9 +54,10 @@ void Fp8Scales::reset() { restore({std::vector<float>(size_t(tensors_), 0.0f), {
 std::vector<float> Fp8Scales::settings_numbers() const {
   std::vector<float> numbers;
   for (int number = 0; number < tensors_; ++number) {
-    const int product = number / kRoles;
-    numbers.push_back(
-        settings_.quantizes(product / kProducts, Product(product % kProducts)) ? largest_fp8(format_of(number)) : 0.0f);
+    const int projection = number / kRoles;
+    numbers.push_back(settings_.quantizes(projection / kProjectionCount, Projection(projection % kProjectionCount))
+                          ? largest_fp8(format_of(number))
+                          : 0.0f);
   }
   for (const int setting : {settings_.history, int(settings_.latest), settings_.margin, int(settings_.power_of_two)})
     numbers.push_back(float(setting));

@@ -13,7 +13,7 @@ struct Sizes {
 
 // `bytes`: of one element of the output. Forward may have fewer rows than N, in sampling and in evaluation on
 // questions.
-void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
+void add_forward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shape, int N, size_t bytes) {
   const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
   const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, x.bytes());
@@ -22,7 +22,7 @@ void add_forward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, 
   sizes.padded = std::max(sizes.padded, fp8_matmul_most_scratch(x, w, bytes));
 }
 
-void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape, int N, size_t bytes) {
+void add_backward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shape, int N, size_t bytes) {
   const QuantizedTensor dy = settings.operand(Role::output_gradient, false, N, shape.OC);
   const QuantizedTensor w = settings.operand(Role::weight, true, shape.OC, shape.IC);
   sizes.by_rows = std::max(sizes.by_rows, dy.bytes());
@@ -42,21 +42,21 @@ void add_backward(Sizes& sizes, const Fp8Settings& settings, ProductShape shape,
 Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens,
                        bool backward, const TensorParallel* tensor) {
   Sizes sizes;
-  for (const Product product : kEachProduct) {
+  for (const Projection projection : kEachProjection) {
     bool any = false;
-    for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, product);
+    for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, projection);
     if (!any) continue;
-    const ProductShape shape = product_shape(config, product);
+    const ProjectionShape shape = projection_shape(config, projection);
     const size_t sum = tensor ? bytes_of(tensor->sum_type(DType::bf16)) : sizeof(bf16);
-    add_forward(sizes, settings, shape, tokens, gathers_inputs(product) ? sizeof(bf16) : sum);
-    if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(product) ? sum : sizeof(bf16));
+    add_forward(sizes, settings, shape, tokens, gathers_inputs(projection) ? sizeof(bf16) : sum);
+    if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(projection) ? sum : sizeof(bf16));
   }
   const bool keeps_inputs = backward && !settings.bf16_wgrad();
   bool any_o = false;
-  for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Product::o);
+  for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Projection::o);
   // The input of o is quantized by columns from attention's output. With `tensor`, the gathered inputs of qkv and
   // gate_up are transposed or quantized by columns, too.
-  const int width = std::max(product_shape(config, Product::o).IC, tensor ? config.C : 0);
+  const int width = std::max(projection_shape(config, Projection::o).IC, tensor ? config.C : 0);
   const bool any_turned = any_o || tensor;
   const QuantizedTensor input = settings.operand(Role::input, true, tokens, width);
   const auto add = [&](PlannedTensor& planned, const char* name, DType type, size_t count) {

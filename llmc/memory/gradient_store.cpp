@@ -119,7 +119,7 @@ void GradientStore::clear_added(int unit) {
   const Tensor start = whole(unit);
   const Unit& u = layout_.units[size_t(unit)];
   size_t begin = 0;
-  for (const ParameterSlice& piece : layout_.slices(unit, 0, u.size)) {
+  for (const Slice& piece : layout_.slices(unit, 0, u.size)) {
     if (!piece.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
     if (piece.at > begin) clear(compute_, start.elements(begin, piece.at - begin));
     begin = piece.at + piece.count;
@@ -152,11 +152,11 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
 }
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
-  if (!sharding_.tensor_group) return;
-  const std::vector<ParameterSlice> pieces = layout_.slices(unit, first, size_t(sums.size()));
-  for (Communicator* copies : {sharding_.tensor_group, sharding_.heads})
+  if (!sharding_.tp_reduce) return;
+  const std::vector<Slice> pieces = layout_.slices(unit, first, size_t(sums.size()));
+  for (Communicator* copies : {sharding_.tp_reduce, sharding_.kv_replicas})
     copies->group([&] {
-      for (const ParameterSlice& piece : pieces)
+      for (const Slice& piece : pieces)
         if (sharding_.copies(*piece.tensor) == copies)
           copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
     });

@@ -70,7 +70,7 @@ class GradientStore {
   Tensor kept(int unit) const;
   bool has_slots() const { return sharded() || host_; }
   bool sums_over_ranks() const {
-    return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tensor_group;
+    return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tp_reduce;
   }
   void clear_added(int unit);
   void reduce_whole(int unit);

@@ -34,7 +34,7 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   size_t largest_unit = 0, largest_piece = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     largest_unit = std::max(largest_unit, sharding.count(layout, unit));
-    for (const ParameterSlice& piece : layout.slices(unit, sharding.first(layout, unit), sharding.count(layout, unit)))
+    for (const Slice& piece : layout.slices(unit, sharding.first(layout, unit), sharding.count(layout, unit)))
       largest_piece = std::max(largest_piece, piece.count);
   }
   // A call of update() covers all of the state, or one unit: see Optimizer.

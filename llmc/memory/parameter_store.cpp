@@ -27,12 +27,13 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& 
   bool any_gathered = false;
   for (int layer = 0; layer < config.L; ++layer) {
     any_gathered = any_gathered || gathered(layer);
-    for (const Product product : kEachProduct)
-      any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, product) && !gathered(layer));
+    for (const Projection projection : kEachProjection)
+      any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, projection) && !gathered(layer));
   }
   finds_weight_amax_ = scales && fp8.finds_weight_amax();
   if (scales && fp8.per_tensor_scale())
-    weight_amax_ = plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProducts});
+    weight_amax_ =
+        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProjectionCount});
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, gather_stream);
   size_t size = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
@@ -131,10 +132,10 @@ void ParameterStore::gather(int unit) {
 }
 
 void ParameterStore::all_reduce_max(const Tensor& numbers) {
-  if (!sharding_.tensor_gather) return;
+  if (!sharding_.tp_gather) return;
   computed_.record(compute_);
   gather_stream_.wait(computed_);
-  sharding_.tensor_gather->all_reduce_max(gather_stream_, numbers);
+  sharding_.tp_gather->all_reduce_max(gather_stream_, numbers);
   agreed_.record(gather_stream_);
   compute_.wait(agreed_);
 }

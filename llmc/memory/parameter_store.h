@@ -35,16 +35,16 @@ class ParameterStore {
   // Returns the unit's weights, which are valid until release(unit). A block's weights of FP8 products may be absent.
   UnitTensors get(int unit);
   // get() must have been called before for the block.
-  QuantizedWeight quantized(int layer, Product product) const {
-    return quantized_ ? quantized_->get(layer, product) : QuantizedWeight{};
+  QuantizedWeight quantized(int layer, Projection projection) const {
+    return quantized_ ? quantized_->get(layer, projection) : QuantizedWeight{};
   }
   void release(int unit);
 
   // Returns the weights that the optimizer writes and the next step uses, those of `units` units that lie one behind
   // the other: sharding.count() elements each.
   Tensor local_shard(int first_unit, int units = 1) const;
-  // Returns the memory (L, kProducts) in which an update leaves the amaxes of this rank's weights. The caller clears it
-  // first. Absent if the amaxes are not needed.
+  // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of this rank's weights. The caller
+  // clears it first. Absent if the amaxes are not needed.
   Tensor weight_amax() const { return finds_weight_amax_ ? *weight_amax_ : Tensor(); }
   // Call this after all weights were updated on the compute stream. `has_weight_amax`: weight_amax() holds their
   // amaxes.
@@ -81,7 +81,7 @@ class ParameterStore {
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it
   Event updated_, computed_, agreed_;
   bool awaited_update_ = true;  // the gather stream has waited for the last update
-  PlannedTensor weight_amax_;   // (L, kProducts), if a tensor has one scale
+  PlannedTensor weight_amax_;   // (L, kProjectionCount), if a tensor has one scale
   bool finds_weight_amax_ = false, has_weight_amax_ = false;
   bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;

@@ -17,9 +17,9 @@ class QuantizedWeights {
   QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
                    const ParameterLayout& layout, Fp8Scales& scales, int slots,
                    const std::function<bool(int layer)>& gathered);
-  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProducts): the amax of each product of
-  // all blocks; absent unless a tensor has one scale. `source` returns the memory in which a block is found: its whole
-  // unit in bf16, or its FP8 bytes (uint8) in the layout of the unit.
+  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProjectionCount): the amax of each
+  // product of all blocks; absent unless a tensor has one scale. `source` returns the memory in which a block is found:
+  // its whole unit in bf16, or its FP8 bytes (uint8) in the layout of the unit.
   void prepare(Stream& stream, const Tensor& weight_amax, const std::function<Tensor(int layer)>& source);
 
   // Makes the operands of a block in its slot from what its source now holds. `found`: `weight_amax` holds the amaxes,
@@ -28,13 +28,13 @@ class QuantizedWeights {
   using AllReduceMax = std::function<void(const Tensor& numbers)>;
   void make(Stream& stream, int layer, bool found, const AllReduceMax& all_reduce_max);
   // Returns an empty weight for a product that is not in FP8.
-  QuantizedWeight get(int layer, Product product) const;
+  QuantizedWeight get(int layer, Projection projection) const;
 
  private:
   struct Slot {
-    PlannedTensor data[kProducts][2], factors[kProducts][2];  // by rows, by columns
+    PlannedTensor data[kProjectionCount][2], factors[kProjectionCount][2];  // by rows, by columns
   };
-  WeightMatrix matrix(int layer, Product product, const Tensor& source) const;
+  WeightMatrix matrix(int layer, Projection projection, const Tensor& source) const;
 
   const Fp8Settings& settings_;
   const ModelConfig& config_;
@@ -43,11 +43,11 @@ class QuantizedWeights {
   std::vector<Slot> slots_;
   // Offsets of the amaxes of the block that is being quantized: of its products, if `weight_amax` does not keep them,
   // of their rows, and of their columns. Only amaxes from which scales follow are planned.
-  size_t maxima_at_[3][kProducts] = {};
+  size_t maxima_at_[3][kProjectionCount] = {};
   PlannedTensor maxima_;
   PlannedArray<WeightMatrix> matrices_on_device_;
   std::vector<WeightMatrix> matrices_;  // those of all blocks, in order
-  std::vector<int> matrix_of_;          // (L, kProducts): index into matrices_; -1: not in FP8
+  std::vector<int> matrix_of_;          // (L, kProjectionCount): index into matrices_; -1: not in FP8
   WeightMatrices table_{};
   Tensor weight_amax_;
 };

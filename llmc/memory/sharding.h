@@ -12,7 +12,7 @@
 #include "llmc/config/parameters.h"
 
 // Elements first .. first+count-1 of a unit.
-struct UnitShare {
+struct Shard {
   size_t first, count;
 };
 
@@ -30,20 +30,20 @@ struct Sharding {
   // a step, `reduce` for all else, so that weights and gradients can travel at the same time. `replicate` spans the
   // ranks that keep the same part.
   Communicator &gather, &reduce, &replicate;
-  // The ranks of a tensor-parallel group: `tensor_group` is used beside `reduce`, `tensor_gather` beside `gather`.
-  // `heads` spans those of the group that have the same key and value heads. Null: there is no such group.
-  Communicator *tensor_group = nullptr, *heads = nullptr, *tensor_gather = nullptr;
+  // The ranks of a tensor-parallel group: `tp_reduce` is used beside `reduce`, `tp_gather` beside `gather`.
+  // `kv_replicas` spans those of the group that have the same key and value heads. Null: there is no such group.
+  Communicator *tp_reduce = nullptr, *kv_replicas = nullptr, *tp_gather = nullptr;
 
   // numbers = the maximum over all ranks that share the model's weights. It travels beside the weights.
   void all_reduce_max(Stream& stream, const Tensor& numbers) const {
     if (stage.shards_state()) gather.all_reduce_max(stream, numbers);
-    if (tensor_gather) tensor_gather->all_reduce_max(stream, numbers);
+    if (tp_gather) tp_gather->all_reduce_max(stream, numbers);
   }
 
   // Returns the ranks that have the same elements of a tensor, over which its gradient must be summed; null: there are
   // no others.
   Communicator* copies(const ParameterInfo& tensor) const {
-    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? tensor_group : heads;
+    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? tp_reduce : kv_replicas;
   }
 
   int degree() const { return gather.size(); }
@@ -68,7 +68,7 @@ struct Sharding {
   size_t shard_begin(const ParameterLayout& layout, int unit) const { return size_t(rank()) * layout.part_size(unit); }
   // Returns the elements of a unit that this rank saves, in any stage. The ranks that keep the same part each save a
   // share of it.
-  UnitShare saved(const ParameterLayout& layout, int unit) const {
+  Shard saved(const ParameterLayout& layout, int unit) const {
     const size_t size = layout.part_size(unit), ranks = size_t(replicate.size()), r = size_t(replicate.rank());
     return {shard_begin(layout, unit) + size * r / ranks, size * (r + 1) / ranks - size * r / ranks};
   }

@@ -2,7 +2,7 @@
 
 #include "llmc/device/number.h"
 
-Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const OptimizerState& state, size_t others,
+Snapshot::Snapshot(MemoryPlan& plan, std::vector<Shard> shares, const OptimizerState& state, size_t others,
                    Device& device)
     : shares_(std::move(shares)),
       starts_{0},
@@ -10,7 +10,7 @@ Snapshot::Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const Optimi
       stream_(device, "snapshot"),
       computed_(device),
       copied_(device) {
-  for (const UnitShare& share : shares_) starts_.push_back(total() + share.count);
+  for (const Shard& share : shares_) starts_.push_back(total() + share.count);
   for (const StateKind kind : kStateKinds)
     data_[int(kind)] = plan.add(Segment::pinned, "snapshot", name_of(kind), state.type(kind), {total()});
   if (others) others_ = plan.add(Segment::pinned, "snapshot", "FP8 scales", DType::fp32, {others});

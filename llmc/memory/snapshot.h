@@ -14,7 +14,7 @@
 class Snapshot {
  public:
   // A share of each unit of a state, and `others` numbers beside it.
-  Snapshot(MemoryPlan& plan, std::vector<UnitShare> shares, const OptimizerState& state, size_t others, Device& device);
+  Snapshot(MemoryPlan& plan, std::vector<Shard> shares, const OptimizerState& state, size_t others, Device& device);
 
   // Returns the share of a unit.
   using Source = std::function<Tensor(StateKind kind, int unit)>;
@@ -34,7 +34,7 @@ class Snapshot {
  private:
   size_t total() const { return starts_.back(); }
 
-  const std::vector<UnitShare> shares_;
+  const std::vector<Shard> shares_;
   std::vector<size_t> starts_;  // one per unit, and the end
   Device& device_;
   Stream stream_;

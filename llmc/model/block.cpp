@@ -21,17 +21,17 @@ QkvVectors vectors_of(const UnitTensors& tensors) {
   return {tensors["q bias"], tensors["k bias"], tensors["v bias"], tensors["q norm"], tensors["k norm"]};
 }
 
-Linear linear(const BlockTensors& tensors, int layer, Product product) {
+Linear linear(const BlockTensors& tensors, int layer, Projection projection) {
   // Attention's output is kept anyway, so o saves no input.
-  constexpr const char* inputs[kProducts][2] = {{"input of qkv", "input of qkv, factors"},
-                                                {},
-                                                {"input of gate_up", "input of gate_up, factors"},
-                                                {"input of down", "input of down, factors"}};
+  constexpr const char* inputs[kProjectionCount][2] = {{"input of qkv", "input of qkv, factors"},
+                                                       {},
+                                                       {"input of gate_up", "input of gate_up, factors"},
+                                                       {"input of down", "input of down, factors"}};
   OperandMemory saved;
-  if (const auto [bytes, factors] = inputs[int(product)]; bytes)
+  if (const auto [bytes, factors] = inputs[int(projection)]; bytes)
     saved = {tensors.saved[bytes].as<uint8_t>(), tensors.saved[factors].as<float>()};
-  return Linear(product, layer, parameter(tensors, product_name(product)), tensors.fp8[size_t(product)], saved,
-                tensors.recomputes_inputs[int(product)]);
+  return Linear(projection, layer, parameter(tensors, projection_name(projection)), tensors.fp8[size_t(projection)],
+                saved, tensors.recomputes_inputs[int(projection)]);
 }
 
 // The operand in memory or, if backward needs no copy of it in the model's type, how it is computed.
@@ -49,10 +49,10 @@ Block::Block(const Pass& pass, int layer, const BlockTensors& tensors, const Blo
       norm2_(parameter(tensors, "norm2")),
       vectors_(vectors_of(tensors.weights)),
       vector_gradients_(tensors.gradients ? vectors_of(*tensors.gradients) : QkvVectors{}),
-      qkv_(linear(tensors, layer, Product::qkv)),
-      o_(linear(tensors, layer, Product::o)),
-      gate_up_(linear(tensors, layer, Product::gate_up)),
-      down_(linear(tensors, layer, Product::down)),
+      qkv_(linear(tensors, layer, Projection::qkv)),
+      o_(linear(tensors, layer, Projection::o)),
+      gate_up_(linear(tensors, layer, Projection::gate_up)),
+      down_(linear(tensors, layer, Projection::down)),
       x_(tensors.saved["x"].rows(0, pass.R)),
       rstd1_(tensors.saved["rstd1"].elements(0, pass.R)),
       qkv_in_(norm_after() ? x_ : tensors.saved["norm1"].rows(0, pass.R)),

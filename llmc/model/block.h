@@ -42,10 +42,10 @@ struct BlockScratch {
 // One block's tensors, by name.
 struct BlockTensors {
   UnitTensors weights;
-  std::optional<UnitTensors> gradients;        // in backward
-  std::array<QuantizedWeight, kProducts> fp8;  // empty where the product is not in FP8
+  std::optional<UnitTensors> gradients;               // in backward
+  std::array<QuantizedWeight, kProjectionCount> fp8;  // empty where the product is not in FP8
   SavedTensors saved;
-  bool recomputes_inputs[kProducts] = {};  // recomputation saves the product's FP8 input, not forward
+  bool recomputes_inputs[kProjectionCount] = {};  // recomputation saves the product's FP8 input, not forward
 };
 
 class Block {

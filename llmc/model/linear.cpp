@@ -26,9 +26,10 @@ std::vector<TensorParallel::Chunk> chunks_of(const Pass& pass) {
 
 }  // namespace
 
-float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int layer, Product product, Role role) {
-  if (!settings.quantizes(layer, product) || !settings.per_tensor_scale() || !scales.needs_amax()) return nullptr;
-  return scales.amax + fp8_tensor_id(layer, product, role);
+float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int layer, Projection projection,
+                   Role role) {
+  if (!settings.quantizes(layer, projection) || !settings.per_tensor_scale() || !scales.needs_amax()) return nullptr;
+  return scales.amax + fp8_tensor_id(layer, projection, role);
 }
 
 // ---------------------------------------------------------------------------------------------- the three products
@@ -49,7 +50,7 @@ void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy,
     g.by_columns = transposed(pass, Role::output_gradient, g.by_rows.fp8, pass.fp8->by_columns);
   observe(pass, ProductKind::dgrad, dx, g.by_rows, weight_for(pass, ProductKind::dgrad), dy);
   const Operand a = input_for_wgrad(pass, x);
-  product_of(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a);
+  projection_of(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a);
   observe(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a, dy);
   if (parallel(pass) == Parallel::column)
     pass.tensor_parallel->await_scattered(pass.stream);  // dx traveled beside wgrad
@@ -68,14 +69,14 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
   for (const TensorParallel::Chunk& chunk : chunks_of(pass)) {
     if (arrives) pass.tensor_parallel->await_gathered(pass.stream, chunk.index);
     if (a.can_be_cut())
-      product_of(pass, kind, all.rows(chunk.first, chunk.count), a.rows(chunk.first, chunk.count), weight);
-    else if (chunk.index == 0) product_of(pass, kind, all.rows(0, pass.N), a, weight);
+      projection_of(pass, kind, all.rows(chunk.first, chunk.count), a.rows(chunk.first, chunk.count), weight);
+    else if (chunk.index == 0) projection_of(pass, kind, all.rows(0, pass.N), a, weight);
     if (leaves) pass.tensor_parallel->reduce_scatter(pass.stream, out, all, chunk);
   }
 }
 
-void Linear::product_of(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
-                        const Operand& b) const {
+void Linear::projection_of(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
+                           const Operand& b) const {
   const bool accumulate = kind == ProductKind::wgrad && pass.accumulate;
   if (a.wide) {
     if (kind == ProductKind::forward) pass.matmul.forward(out, a.wide, b.wide);
@@ -171,7 +172,7 @@ void Linear::prefetch_input(const Pass& pass, const Tensor& x) const {
 }
 
 int Linear::width(const Pass& pass, Role role) const {
-  const auto [OC, IC] = product_shape(pass.config, product_);
+  const auto [OC, IC] = projection_shape(pass.config, projection_);
   return role == Role::input ? IC : OC;
 }
 
@@ -179,7 +180,7 @@ int Linear::width(const Pass& pass, Role role) const {
 
 float* Linear::wanted_amax(const Pass& pass, Role role) const {
   if (!pass.fp8 || (role == Role::input && pass.recomputing)) return nullptr;
-  return ::wanted_amax(pass.fp8->settings, pass.fp8->scales, layer_, product_, role);
+  return ::wanted_amax(pass.fp8->settings, pass.fp8->scales, layer_, projection_, role);
 }
 
 // Quantizes x or dy by rows, by columns, or both: as far as there is memory. `travels`: the tensor-parallel ranks
@@ -187,7 +188,7 @@ float* Linear::wanted_amax(const Pass& pass, Role role) const {
 Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory by_rows,
                                   OperandMemory by_columns, bool travels) const {
   const Fp8Pass& f = *pass.fp8;
-  const int tensor_id = fp8_tensor_id(layer_, product_, role);
+  const int tensor_id = fp8_tensor_id(layer_, projection_, role);
   const auto [rows, columns] = shape_of(x.x);
   // True for an input that was quantized before: its amax is known, and history and statistics have been updated.
   const bool again = role == Role::input && (pass.recomputing || !by_rows.data);
@@ -234,6 +235,6 @@ Linear::Operand Linear::transposed(const Pass& pass, Role role, const QuantizedT
 void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
                      const LinearInput& x) const {
   if (!quantized(pass) || !pass.fp8->observer) return;
-  (*pass.fp8->observer)({layer_, product_, kind, a.fp8, b.fp8, a.wide, b.wide, out,
+  (*pass.fp8->observer)({layer_, projection_, kind, a.fp8, b.fp8, a.wide, b.wide, out,
                          kind == ProductKind::wgrad && pass.accumulate, pass.N, &x.x});
 }

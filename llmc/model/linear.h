@@ -44,7 +44,7 @@ enum class ProductKind { forward, dgrad, wgrad };
 // has bf16 operands.
 struct ObservedProduct {
   int layer;
-  Product product;
+  Projection projection;
   ProductKind kind;
   QuantizedTensor a, b;   // empty where the operands are bf16
   Tensor wide_a, wide_b;  // absent where the operands are FP8
@@ -56,15 +56,16 @@ struct ObservedProduct {
 
 // Returns the address to which the producing kernel of a tensor writes its largest absolute value, so that quantization
 // needs no extra pass (quantize.h). Null: neither the product nor the recipe needs it.
-float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int layer, Product product, Role role);
+float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int layer, Projection projection,
+                   Role role);
 
 class Linear {
  public:
   // `weight` (OC, IC) may be absent if the product is in FP8; `fp8` is empty if it is not. `saved` is memory for x as
   // the weight gradient takes it in FP8, empty if nothing is saved. `saved_late`: recomputation fills it, not forward.
-  Linear(Product product, int layer, const Parameter& weight, const QuantizedWeight& fp8, OperandMemory saved,
+  Linear(Projection projection, int layer, const Parameter& weight, const QuantizedWeight& fp8, OperandMemory saved,
          bool saved_late)
-      : product_(product), layer_(layer), weight_(weight), fp8_(fp8), saved_(saved), saved_late_(saved_late) {}
+      : projection_(projection), layer_(layer), weight_(weight), fp8_(fp8), saved_(saved), saved_late_(saved_late) {}
 
   // wanted_amax() of this layer's x or dy. It is also null for an x that is recomputed, since its amax is known.
   float* wanted_amax(const Pass& pass, Role role) const;
@@ -95,10 +96,10 @@ class Linear {
     Operand by_rows, by_columns;  // of the same numbers: for forward or dgrad, and for wgrad
   };
 
-  bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, product_); }
+  bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, projection_); }
   bool shares_one_scale(const Pass& pass) const { return quantized(pass) && pass.fp8->settings.per_tensor_scale(); }
   Parallel parallel(const Pass& pass) const {
-    return !pass.tensor_parallel ? Parallel::none : gathers_inputs(product_) ? Parallel::column : Parallel::row;
+    return !pass.tensor_parallel ? Parallel::none : gathers_inputs(projection_) ? Parallel::column : Parallel::row;
   }
   int width(const Pass& pass, Role role) const;
   Operand weight_for(const Pass& pass, ProductKind kind) const;
@@ -112,11 +113,11 @@ class Linear {
   Operand input_for_wgrad(const Pass& pass, const Tensor& x) const;
 
   void multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
-  void product_of(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const;
+  void projection_of(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const;
   void observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
                const LinearInput& x) const;
 
-  Product product_;
+  Projection projection_;
   int layer_;
   Parameter weight_;
   QuantizedWeight fp8_;

@@ -7,10 +7,11 @@
 
 Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
   Json classes = Json::object();
-  for (const Product product : kEachProduct)
+  for (const Projection projection : kEachProjection)
     for (int role = 0; role < kRoles; ++role) {
       QuantizeStatistics sum{0, ~0u, 0, 0, 0, 0, 0};
-      for (size_t i = size_t(fp8_tensor_id(0, product, Role(role))); i < statistics.size(); i += kProducts * kRoles) {
+      for (size_t i = size_t(fp8_tensor_id(0, projection, Role(role))); i < statistics.size();
+           i += kProjectionCount * kRoles) {
         const QuantizeStatistics& s = statistics[i];
         sum.amax = std::max(sum.amax, s.amax);
         sum.smallest_scale = std::min(sum.smallest_scale, s.smallest_scale);
@@ -20,7 +21,7 @@ Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
       if (!sum.values) continue;
       const auto number = [](uint32_t bits) { return json_number(double(bits_to_float(bits))); };
       classes.set(
-          std::string(product_name(product)) + " " + role_name(Role(role)),
+          std::string(projection_name(projection)) + " " + role_name(Role(role)),
           Json::object()
               .set("amax", number(sum.amax))
               .set("scale", Json::array().push_back(number(sum.smallest_scale)).push_back(number(sum.largest_scale)))

@@ -23,11 +23,11 @@ std::pair<int64_t, int> smallest(Communicator& communicator, Stream& stream, int
 // Returns the index in the layout of the first tensor whose part on this rank has an infinity or NaN; kNone: there is
 // none.
 int64_t bad_weight(Trainer& trainer) {
-  const std::vector<UnitShare> shares = trainer.shares();
+  const std::vector<Shard> shares = trainer.shares();
   const ParameterLayout& layout = trainer.layout();
   std::vector<float> numbers;
   for (size_t unit = 0; unit < shares.size(); ++unit)
-    for (const ParameterSlice& piece : layout.slices(int(unit), shares[unit].first, shares[unit].count))
+    for (const Slice& piece : layout.slices(int(unit), shares[unit].first, shares[unit].count))
       for (size_t done = 0; done < piece.count; done += numbers.size()) {
         numbers.resize(std::min(kCheckpointPiece, piece.count - done));
         trainer.read_state(StateKind::weights, int(unit), shares[unit].first + piece.at + done, numbers.size(),

@@ -224,7 +224,7 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
       why = error.what();
     }
     if (sum_number(communicator, stream, !checkpoint) == 0 && !dry_run)
-      why = work_beside_signs_of_life(communicator, stream, [&] {  // each rank verifies its part of the files
+      why = work_with_heartbeats(communicator, stream, [&] {  // each rank verifies its part of the files
         for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
           checkpoint->verify(file);
       });
@@ -326,7 +326,7 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
     return;
   }
   std::string text;
-  const std::string why = work_beside_signs_of_life(communicator, stream, [&] {
+  const std::string why = work_with_heartbeats(communicator, stream, [&] {
     if (communicator.rank() == 0) text = identity.json().dump();
   });
   REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",

@@ -276,7 +276,7 @@ void TrainingLoop::report_first_step() {
   const std::string taken = describe_taken(trainer_.plan(), device, setup_.device.taken_bytes());
   if (folder_) folder_->write_memory(trainer_.plan().table() + "\n" + taken);
   if (device.gpu) console_.line(taken);
-  if (const std::string unneeded = unneeded_choices(trainer_.products(), setup_.tuning); !unneeded.empty())
+  if (const std::string unneeded = unneeded_choices(trainer_.matmul(), setup_.tuning); !unneeded.empty())
     console_.warning(unneeded);
 }
 

@@ -42,8 +42,8 @@ std::vector<Stretch> stretches_of(const CheckpointShare& share) {
   std::vector<Stretch> stretches;
   for (const StateKind kind : kStateKinds)
     for (int unit = 0; unit < int(share.units.size()); ++unit) {
-      const UnitShare& own = share.units[size_t(unit)];
-      for (const ParameterSlice& piece : share.layout.slices(unit, own.first, own.count)) {
+      const Shard& own = share.units[size_t(unit)];
+      for (const Slice& piece : share.layout.slices(unit, own.first, own.count)) {
         if (piece.tensor->copy > 0) continue;
         const uint64_t stride = piece.window().stride;
         piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {

@@ -41,7 +41,7 @@ using SmallFiles = std::vector<std::pair<std::string, std::string>>;
 struct CheckpointShare {
   int rank, ranks;
   const ParameterLayout& layout;
-  std::vector<UnitShare> units;
+  std::vector<Shard> units;
   // Returns `count` numbers of a unit from element `first` on; `count` is at most kCheckpointPiece. The result is valid
   // until the next call.
   std::function<const float*(StateKind kind, int unit, size_t first, size_t count)> read;

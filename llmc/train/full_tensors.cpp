@@ -27,7 +27,7 @@ std::vector<std::vector<float>> FullTensors::of(int unit, const float* own) cons
       ranks_.wait_for(compute_);
       copy(compute_, numbers.data(), travels, numbers.size());
       compute_.synchronize();
-      for (const ParameterSlice& piece : theirs.slices(unit, first, numbers.size())) {
+      for (const Slice& piece : theirs.slices(unit, first, numbers.size())) {
         float* to = whole[size_t(piece.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();
         const int copy = piece.tensor->copy;
         piece.window().for_runs(piece.count, [&](size_t i, uint64_t at, size_t count) {

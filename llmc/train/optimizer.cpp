@@ -43,7 +43,7 @@ void Optimizer::plan_squares(int unit) {
     partials_count_ += global_norm_partials(end - begin);
   };
   size_t begin = 0;
-  for (const ParameterSlice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), size)) {
+  for (const Slice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), size)) {
     if (piece.tensor->copy == 0) continue;
     add(begin, piece.at);
     // Such a tensor is followed by another one or by padding of zeros, so the next stretch can begin 16-byte aligned.
@@ -59,8 +59,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
   Span span{first_unit, end_unit - first_unit, sharding_.offset(layout_, first_unit), 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
   for (int unit = first_unit; unit < end_unit; ++unit) {
-    for (const ParameterSlice& piece :
-         layout_.slices(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
+    for (const Slice& piece : layout_.slices(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
       const int amax = fp8.weight_amax_index(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
       const size_t begin = span.count + piece.at;
@@ -98,11 +97,11 @@ void Optimizer::square_gradients(Stream& stream, int unit, const Tensor& part) {
 
 void Optimizer::square_sum(StepState* state) {
   global_norm_sum(compute_, Tensor(&state->square_sum, {1}), partials_);
-  if (sharding_.degree() == 1 && !sharding_.tensor_group) return;
+  if (sharding_.degree() == 1 && !sharding_.tp_reduce) return;
   squared_.record(compute_);
   reduce_stream_.wait(squared_);
   if (sharding_.degree() > 1) sharding_.reduce.all_reduce_sum(reduce_stream_, &state->square_sum, 1);
-  if (sharding_.tensor_group) sharding_.tensor_group->all_reduce_sum(reduce_stream_, &state->square_sum, 1);
+  if (sharding_.tp_reduce) sharding_.tp_reduce->all_reduce_sum(reduce_stream_, &state->square_sum, 1);
   summed_.record(reduce_stream_);
   compute_.wait(summed_);
 }

@@ -27,10 +27,13 @@ inline void require_shareable_sequences(int T, const Mesh& mesh) {
 struct ProcessGroups {
   using Group = std::unique_ptr<Communicator>;
 
-  Group gather, reduce, replicate;               // ranks that shard together (twice); ranks that keep the same part
-  Group products, tensor, heads, tensor_gather;  // of a tensor-parallel group (heads: a part of it); null without it
-  Group ascending, descending;                   // ranks that share sequences; null without them
-  Group sequence_group;                          // ranks that compute the same sequences; null: this rank alone
+  Group gather, reduce, replicate;  // ranks that shard together (twice); ranks that keep the same part
+  // The ranks of a tensor-parallel group three times, each named by the stream that uses it: between products, at the
+  // same time as `reduce`, and as `gather`. `kv_replicas`: those of them with the same key and value heads. Null: there
+  // is no tensor parallelism.
+  Group tp_compute, tp_reduce, tp_gather, kv_replicas;
+  Group ascending, descending;  // ranks that share sequences; null without them
+  Group sequence_group;         // ranks that compute the same sequences; null: this rank alone
 
   // All ranks call.
   ProcessGroups(Communicator& all, const Mesh& mesh, const ModelConfig& config) {
@@ -40,9 +43,9 @@ struct ProcessGroups {
     replicate = all.split(mesh.group({Axis::replicate}));
     if (mesh.tensor_degree > 1) {
       const std::vector<int> group = mesh.group({Axis::tensor});
-      products = all.split(group), tensor = all.split(group), tensor_gather = all.split(group);
+      tp_compute = all.split(group), tp_reduce = all.split(group), tp_gather = all.split(group);
       const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
-      heads = all.split({group.begin() + first, group.begin() + first + copies});
+      kv_replicas = all.split({group.begin() + first, group.begin() + first + copies});
     }
     if (mesh.context_degree > 1) {
       std::vector<int> group = mesh.group({Axis::context});
@@ -57,15 +60,20 @@ struct ProcessGroups {
   // Counts the communicators of several ranks, `all` included: NCCL allocates buffers for each.
   int communicators(const Communicator& all) const {
     int count = all.size() > 1;
-    for (const Group* group : {&gather, &reduce, &replicate, &products, &tensor, &heads, &tensor_gather, &ascending,
-                               &descending, &sequence_group})
+    for (const Group* group : {&gather, &reduce, &replicate, &tp_compute, &tp_reduce, &kv_replicas, &tp_gather,
+                               &ascending, &descending, &sequence_group})
       count += *group && (*group)->size() > 1;
     return count;
   }
 
   Sharding sharding(int stage) const {
-    return {
-        {gather->size() > 1 ? stage : 0}, *gather, *reduce, *replicate, tensor.get(), heads.get(), tensor_gather.get()};
+    return {{gather->size() > 1 ? stage : 0},
+            *gather,
+            *reduce,
+            *replicate,
+            tp_reduce.get(),
+            kv_replicas.get(),
+            tp_gather.get()};
   }
 };
 
@@ -75,7 +83,7 @@ struct TensorStream {
   Stream stream;
   TensorParallel parallel;
   TensorStream(Device& device, const ProcessGroups& groups, int chunks, DType sums)
-      : stream(device, "tensor", StreamPriority::highest), parallel(*groups.products, stream, chunks, sums, device) {}
+      : stream(device, "tensor", StreamPriority::highest), parallel(*groups.tp_compute, stream, chunks, sums, device) {}
 };
 struct ContextStream {
   Stream stream;

@@ -51,7 +51,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       compute_(device, "compute"),
       gather_(device, "gather", StreamPriority::highest),
       reduce_(device, "reduce", StreamPriority::highest),
-      tensor_(groups_.tensor
+      tensor_(groups_.tp_reduce
                   ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks, settings.tensor_sums)
                   : nullptr),
       context_(groups_.ascending ? std::make_unique<ContextStream>(device, groups_) : nullptr),
@@ -78,7 +78,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   add_reserve(plan_, device.info(), groups_.communicators(communicator),
               {settings.attention, settings.dtype, config_.HD});
   for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
-  if (tensor_) full_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.products, compute_);
+  if (tensor_) full_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.tp_compute, compute_);
   if (!settings.training) return;
   prepare_graph();
   if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);

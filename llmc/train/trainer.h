@@ -96,7 +96,7 @@ class Trainer {
   // checkpoint lacks a tensor.
   void restore(const Checkpoint& checkpoint);
   // Returns what this rank saves of each unit. The shares of all ranks together are the whole model, without overlap.
-  std::vector<UnitShare> shares() const;
+  std::vector<Shard> shares() const;
   // Reads elements first .. first+count-1 of the unit, which must be in this rank's share. The host must have waited
   // for the last step.
   void read_state(StateKind kind, int unit, size_t first, size_t count, float* to);
@@ -157,7 +157,7 @@ class Trainer {
   // called after wait_for_step() of that step, and before the step after the next is enqueued.
   std::vector<QuantizeStatistics> fp8_statistics(int64_t step);
   // Computes the products. It exists from allocate() on.
-  Matmul& products() { return *matmul_; }
+  Matmul& matmul() { return *matmul_; }
   // Runs the step and times each product's candidates in it (Matmul::begin_timing). Returns the choices. Weights, state
   // and scales are then invalid, and initialize, load or restore must follow.
   Tuning time_products(const StepInput& input);

@@ -19,10 +19,10 @@ void Trainer::set_own_pieces(StateKind kind, F&& f) {
         state_.set(kind, unit, begin, end - begin, [&](const Tensor& to, size_t) { clear(compute_, to); });
     };
     size_t end = 0;
-    for (const ParameterSlice& piece : layout_.slices(unit, sharding_.first(layout_, unit), count)) {
+    for (const Slice& piece : layout_.slices(unit, sharding_.first(layout_, unit), count)) {
       clear_between(end, piece.at);
       state_.set(kind, unit, piece.at, piece.count, [&](const Tensor& to, size_t first) {
-        f(ParameterSlice{piece.tensor, piece.first + first, size_t(to.size()), piece.at + first}, to);
+        f(Slice{piece.tensor, piece.first + first, size_t(to.size()), piece.at + first}, to);
       });
       end = piece.at + piece.count;
     }
@@ -33,7 +33,7 @@ void Trainer::set_own_pieces(StateKind kind, F&& f) {
 void Trainer::initialize(Init init, uint64_t seed) {
   const float normal_std = float(config_.init_std);
   const float residual_std = init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-  set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
+  set_own_pieces(StateKind::weights, [&](const Slice& piece, const Tensor& to) {
     const ParameterInfo& t = *piece.tensor;
     if (t.row->init == InitRule::ones || t.row->init == InitRule::zeros)
       initialize_constant(compute_, to, t.row->init == InitRule::ones ? 1.0f : 0.0f);
@@ -47,9 +47,8 @@ void Trainer::initialize(Init init, uint64_t seed) {
 
 void Trainer::load(const Safetensors& weights) {
   require_weights_fit(layout_, weights, true);
-  set_own_pieces(StateKind::weights, [&](const ParameterSlice& piece, const Tensor& to) {
-    load_piece(compute_, to.as<float>(), piece, weights);
-  });
+  set_own_pieces(StateKind::weights,
+                 [&](const Slice& piece, const Tensor& to) { load_piece(compute_, to.as<float>(), piece, weights); });
   reset_state();
   begin_training();
 }
@@ -59,7 +58,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   std::vector<float> numbers;
   for (const StateKind kind : kStateKinds) {
     if (kind != StateKind::weights && !optimizer_) break;
-    set_own_pieces(kind, [&](const ParameterSlice& piece, const Tensor& to) {
+    set_own_pieces(kind, [&](const Slice& piece, const Tensor& to) {
       for (size_t done = 0; done < piece.count; done += numbers.size()) {
         numbers.resize(std::min(kCheckpointPiece, piece.count - done));
         piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
@@ -107,8 +106,8 @@ std::vector<NamedNumbers> Trainer::other_state(bool of_snapshot) {
   return state;
 }
 
-std::vector<UnitShare> Trainer::shares() const {
-  std::vector<UnitShare> shares;
+std::vector<Shard> Trainer::shares() const {
+  std::vector<Shard> shares;
   for (int unit = 0; unit < int(layout_.units.size()); ++unit) shares.push_back(sharding_.saved(layout_, unit));
   return shares;
 }
@@ -123,7 +122,7 @@ void Trainer::take_snapshot() {
   snapshot_->take(
       compute_,
       [&](StateKind kind, int unit) {
-        const UnitShare saved = sharding_.saved(layout_, unit);
+        const Shard saved = sharding_.saved(layout_, unit);
         return state_.view(kind, unit).elements(saved.first - sharding_.first(layout_, unit), saved.count);
       },
       scales_ ? scales_->state() : Tensor());

@@ -70,7 +70,7 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
   scratch_.dattention = add("dattention", type, {N, config_.q_width()});
   scratch_.dswiglu = add("dswiglu", type, {N, FF});
   bool wide = fp8_.bf16_wgrad();
-  for (int layer = 0; layer < config_.L; ++layer) wide = wide || !fp8_.quantizes(layer, Product::gate_up);
+  for (int layer = 0; layer < config_.L; ++layer) wide = wide || !fp8_.quantizes(layer, Projection::gate_up);
   if (wide) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
   scratch_.dresidual = add_rows("dresidual");
   scratch_.attention_delta = add("attention delta", DType::fp32, {attention_delta_size(config_, N, context_heads())});
@@ -178,9 +178,9 @@ Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, bo
 // Call this when the block's weights have been gathered.
 BlockTensors Transformer::block_tensors(int layer) const {
   BlockTensors tensors{parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
-  for (const Product product : kEachProduct) {
-    tensors.fp8[size_t(product)] = parameters_.quantized(layer, product);
-    tensors.recomputes_inputs[int(product)] = activations_.recomputes_input(layer, product);
+  for (const Projection projection : kEachProjection) {
+    tensors.fp8[size_t(projection)] = parameters_.quantized(layer, projection);
+    tensors.recomputes_inputs[int(projection)] = activations_.recomputes_input(layer, projection);
   }
   return tensors;
 }
@@ -339,7 +339,7 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   // the block's last product, this is not the gradient of the product's output.
   const auto amax_of = [&](int layer) {
     return fp8 && layer >= 0 && !config_.family->norm_after
-               ? wanted_amax(fp8_, fp8->scales, layer, Product::down, Role::output_gradient)
+               ? wanted_amax(fp8_, fp8->scales, layer, Projection::down, Role::output_gradient)
                : nullptr;
   };
   const int L = config_.L, ahead = std::min(settings_.prefetch, L);

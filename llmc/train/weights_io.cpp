@@ -102,7 +102,7 @@ void require_weights_fit(const ParameterLayout& layout, const Safetensors& weigh
   if (head && !known.count(head->name)) require_same_numbers(*head, weights.at("model.embed_tokens.weight"));
 }
 
-void load_piece(Stream& stream, float* to, const ParameterSlice& piece, const Safetensors& weights) {
+void load_piece(Stream& stream, float* to, const Slice& piece, const Safetensors& weights) {
   const StoredTensor& stored = weights.at(piece.tensor->name);
   std::vector<float> numbers;
   for (size_t done = 0; done < piece.count; done += numbers.size()) {
@@ -130,7 +130,7 @@ WeightsWriter::WeightsWriter(const std::string& directory, const ParameterLayout
 
 void WeightsWriter::write_unit(int unit, const Read& read) {
   std::vector<float> numbers;
-  for (const ParameterSlice& piece : layout_.slices(unit, 0, layout_.units[size_t(unit)].size)) {
+  for (const Slice& piece : layout_.slices(unit, 0, layout_.units[size_t(unit)].size)) {
     for (size_t done = 0; done < piece.count; done += numbers.size()) {
       numbers.resize(std::min(kPieceElements, piece.count - done));
       read(*piece.tensor, done, numbers.size(), numbers.data());

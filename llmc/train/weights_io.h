@@ -19,7 +19,7 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
 void require_weights_fit(const ParameterLayout& layout, const Safetensors& weights, bool shortened = false);
 
 // Copies a piece of a tensor from `weights`, which must fit, to the device. Reads no more than that piece.
-void load_piece(Stream& stream, float* to, const ParameterSlice& piece, const Safetensors& weights);
+void load_piece(Stream& stream, float* to, const Slice& piece, const Safetensors& weights);
 
 // Writes a directory that Hugging Face's AutoModelForCausalLM.from_pretrained reads: config.json,
 // generation_config.json (as it was beside the weights that were loaded, or made of config.json's tokens) and the fp32

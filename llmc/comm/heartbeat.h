@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-class RollCall {
+class Heartbeat {
  public:
   static constexpr int64_t kLeft = -1, kEnds = -2;
   struct Sign {
@@ -28,9 +28,9 @@ class RollCall {
 
   // Rank 0 listens at a port that the system chooses, and lets this process open as many more files as it may need for
   // the ranks. If it cannot listen, nobody will be heard of.
-  RollCall(int rank, int size);
-  ~RollCall() { leave(); }
-  RollCall(const RollCall&) = delete;
+  Heartbeat(int rank, int size);
+  ~Heartbeat() { leave(); }
+  Heartbeat(const Heartbeat&) = delete;
 
   // Returns where rank 0 listens, in a form for connect() on the other ranks; "" on these.
   const std::string& address() const { return address_; }

@@ -1,4 +1,4 @@
-#include "llmc/comm/roll_call.h"
+#include "llmc/comm/heartbeat.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -109,14 +109,14 @@ void allow_files(rlim_t count) {
 
 }  // namespace
 
-RollCall::RollCall(int rank, int size)
+Heartbeat::Heartbeat(int rank, int size)
     : rank_(rank), size_(size), signs_(size_t(size)), heard_(size_t(size), seconds()) {
   if (rank_ == 0) listen();
 }
 
 // Data that arrives after a close makes TCP drop the data that was sent before. So this function first tells each side,
 // and then gives it a moment.
-void RollCall::leave(int64_t how) {
+void Heartbeat::leave(int64_t how) {
   signs_[size_t(rank_)] = {how, 0, 0, true, false, true};
   for (Connection& c : connections_) {
     if (!c.known && rank_ == 0) close(c);
@@ -145,7 +145,7 @@ void RollCall::leave(int64_t how) {
 // ---------------------------------------------------------------------------------------------- connections
 
 // Ranks of this machine reach the loopback, whatever the other interface is.
-void RollCall::listen() {
+void Heartbeat::listen() {
   backlog_ = std::max(size_, 1024);
   sockaddr_in own{};
   own.sin_family = AF_INET;
@@ -174,7 +174,7 @@ void RollCall::listen() {
 
 // Connects to the next of rank 0's addresses, so that the hello is sent at once. If nobody has answered within 50 ms, a
 // later exchange sends it.
-void RollCall::try_address() {
+void Heartbeat::try_address() {
   std::istringstream words(address_);
   int port = 0;
   words >> token_ >> port;
@@ -198,7 +198,7 @@ void RollCall::try_address() {
 
 // Accepts what waited when it was called: strangers may connect without end. A hello that has come is taken at once, so
 // that strangers push out no rank.
-void RollCall::accept_waiting() {
+void Heartbeat::accept_waiting() {
   for (const int listener : listeners_)
     for (int i = 0; i < backlog_; ++i) {
       const int socket = accept4(listener, nullptr, nullptr, kQuick);
@@ -214,14 +214,14 @@ void RollCall::accept_waiting() {
 }
 
 // Connections are in the order in which they came.
-void RollCall::close_strangers() {
+void Heartbeat::close_strangers() {
   size_t unproved = 0;
   for (auto c = connections_.rbegin(); c != connections_.rend(); ++c)
     if (!c->known && (++unproved > kMostUnproved || seconds() - c->since > kProofSeconds)) close(*c);
   std::erase_if(connections_, [](const Connection& c) { return c.socket < 0; });
 }
 
-bool RollCall::receive(Connection& c, size_t most) {
+bool Heartbeat::receive(Connection& c, size_t most) {
   char buffer[4096];
   while (c.in.size() < most) {
     const ssize_t n = recv(c.socket, buffer, std::min(most - c.in.size(), sizeof buffer), 0);
@@ -231,7 +231,7 @@ bool RollCall::receive(Connection& c, size_t most) {
   return true;
 }
 
-void RollCall::send(Connection& c) {
+void Heartbeat::send(Connection& c) {
   while (!c.out.empty()) {
     const ssize_t n = ::send(c.socket, c.out.data(), c.out.size(), MSG_NOSIGNAL);
     if (n <= 0) return;
@@ -239,34 +239,34 @@ void RollCall::send(Connection& c) {
   }
 }
 
-void RollCall::close(Connection& c) {
+void Heartbeat::close(Connection& c) {
   if (c.socket >= 0) ::close(c.socket);
   c.socket = -1;
 }
 
 // The other side has closed the connection, or its process has ended. If only the connection was lost, it comes again.
-void RollCall::end(Connection& c) {
+void Heartbeat::end(Connection& c) {
   if (c.known && signs_[size_t(c.rank)].begun >= 0) signs_[size_t(c.rank)].gone = true;
   close(c);
 }
 
 // ---------------------------------------------------------------------------------------------- what is said
 
-bool RollCall::all_are_well() const {
+bool Heartbeat::all_are_well() const {
   return std::all_of(signs_.begin(), signs_.end(), [](const Sign& sign) {
     return sign.heard && !sign.gone && sign.begun >= 0 && sign.age < kWellSeconds;
   });
 }
 
-size_t RollCall::answer_bytes(bool lines) const { return sizeof(Answer) + (lines ? size_t(size_) * sizeof(Line) : 0); }
+size_t Heartbeat::answer_bytes(bool lines) const { return sizeof(Answer) + (lines ? size_t(size_) * sizeof(Line) : 0); }
 
-void RollCall::append_answer(Connection& c, bool lines) const {
+void Heartbeat::append_answer(Connection& c, bool lines) const {
   append(c.out, Answer{lines ? size_ : 0});
   if (!lines) return;
   for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.heard, sign.gone});
 }
 
-void RollCall::take_hello(Connection& c) {
+void Heartbeat::take_hello(Connection& c) {
   if (c.in.size() < sizeof(Hello)) return;
   const auto hello = value_at<Hello>(c.in, 0);
   c.in.erase(0, sizeof hello);
@@ -279,7 +279,7 @@ void RollCall::take_hello(Connection& c) {
 }
 
 // Only the last report counts. What a rank does not fetch is not piled up.
-void RollCall::take_reports(Connection& c, bool well) {
+void Heartbeat::take_reports(Connection& c, bool well) {
   const size_t reports = c.in.size() / sizeof(Report);
   if (reports == 0) return;
   const auto report = value_at<Report>(c.in, (reports - 1) * sizeof(Report));
@@ -291,7 +291,7 @@ void RollCall::take_reports(Connection& c, bool well) {
 }
 
 // Rank 0 answers a hello with the token, and every report.
-void RollCall::hear_ranks() {
+void Heartbeat::hear_ranks() {
   accept_waiting();
   const bool well = all_are_well();
   for (Connection& c : connections_) {
@@ -304,7 +304,7 @@ void RollCall::hear_ranks() {
   for (int r = 1; r < size_; ++r) signs_[size_t(r)].age = seconds() - heard_[size_t(r)];
 }
 
-bool RollCall::take_answer(Connection& c) {
+bool Heartbeat::take_answer(Connection& c) {
   if (!c.known || c.in.size() < sizeof(Answer)) return false;
   const bool lines = value_at<Answer>(c.in, 0).lines != 0;
   if (c.in.size() < answer_bytes(lines)) return false;
@@ -323,7 +323,7 @@ bool RollCall::take_answer(Connection& c) {
   return true;
 }
 
-void RollCall::hear_rank_0() {
+void Heartbeat::hear_rank_0() {
   Connection& c = connections_[0];
   bool open = true;
   if (!c.known) {
@@ -348,7 +348,7 @@ void RollCall::hear_rank_0() {
   if (c.socket < 0) connections_.clear();  // the next exchange connects again
 }
 
-const std::vector<RollCall::Sign>& RollCall::exchange(int64_t begun, int64_t done, bool asks) {
+const std::vector<Heartbeat::Sign>& Heartbeat::exchange(int64_t begun, int64_t done, bool asks) {
   signs_[size_t(rank_)] = {begun, done, 0, true, false, true};
   if (rank_ == 0) {
     hear_ranks();
