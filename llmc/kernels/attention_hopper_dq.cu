@@ -64,42 +64,21 @@ __device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, 
   }
 }
 
-// Computes delta of a consumer's rows and writes it to device memory and to shared memory. Copies lse to shared memory.
-// A row that sees no key, or does not exist, gets lse = infinity there, so that its weights are 0.
+// Computes rowsum_dO_O of a consumer's rows and writes it to device memory and to shared memory. Copies lse to shared
+// memory. A row that sees no key, or does not exist, gets lse = infinity there, so that its p is 0.
 template <int kHD>
-__device__ __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, const bf16* dout, const bf16* out,
-                                              const float* lse, const AttentionShape& shape, const QueryPlace& place,
-                                              int row0) {
-  constexpr int kChunks = kHD / 8, kRowsAtOnce = kGroupThreads / kChunks, kTogether = 4;  // a lane has 8 columns
-  using Eight = Vector<bf16, 8>;
-  const HeadRows<const bf16> outs(out, shape.out, place.b, place.head, 1, kHD);
-  const HeadRows<const bf16> douts(dout, shape.out, place.b, place.head, 1, kHD);
+__device__ __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* delta, const bf16* dout, const bf16* out,
+                                             const float* lse, const AttentionShape& shape, const QueryPlace& place,
+                                             int row0) {
   const size_t first = (size_t(place.b) * shape.NH + place.head) * shape.Tq;
-  const int thread = threadIdx.x % kGroupThreads, chunk = thread % kChunks;
-#pragma unroll 1
-  for (int r = 0; r < kGroupRows; r += kTogether * kRowsAtOnce) {
-    Eight x[kTogether], y[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = min_int(place.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
-      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
-      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sum += to_float(x[i].v[j]) * to_float(y[i].v[j]);
-#pragma unroll
-      for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
-      if (chunk != 0) continue;
-      const int row = row0 + r + i * kRowsAtOnce + thread / kChunks, t = place.t0 + row;
-      const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
-      shared.delta[row] = sum;
-      shared.lse[row] = lse_of_row == -INFINITY ? INFINITY : lse_of_row * kLog2e;
-      if (t < shape.Tq) delta[first + t] = sum;
-    }
-  }
+  const auto store = [&](int row, int t, float sum) {
+    const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
+    shared.delta[row] = sum;
+    shared.lse[row] = lse_of_row == -INFINITY ? INFINITY : lse_of_row * kLog2e;
+    if (t < shape.Tq) delta[first + t] = sum;
+  };
+  compute_rowsum_dO_O<kHD, kGroupRows, kGroupThreads>(dout, out, shape, place, row0, threadIdx.x % kGroupThreads,
+                                                      store);
 }
 
 // A consumer's 64 queries: delta, products and epilogue.
@@ -111,7 +90,7 @@ __device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const Ten
   using Shared = Tiles<kHD>;
   constexpr int kKeys = Shared::kKeys;
   const int row0 = group * kGroupRows, t0 = place.t0 + row0;
-  compute_delta(shared, delta, dout, out, lse, shape, place, row0);
+  prepare_rows(shared, delta, dout, out, lse, shape, place, row0);
   named_barrier_sync(kOfGroup + group, kGroupThreads);
   KeyRange rows[2];
   float lse2[2], delta_of_row[2];

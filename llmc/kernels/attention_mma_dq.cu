@@ -31,40 +31,19 @@ struct Tiles {
 };
 static_assert(sizeof(Tiles<128>) <= 99 << 10 && sizeof(Tiles<64>) <= 99 << 10);
 
-// Computes delta of the warp's rows and writes it to device memory and to shared memory. Copies lse to shared memory.
+// Computes rowsum_dO_O of the warp's rows and writes it to device memory and to shared memory. Copies lse to shared
+// memory.
 template <int kHD>
-__device__ static __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, const bf16* dout,
-                                                     const bf16* out, const float* lse, const AttentionShape& shape,
-                                                     QueryPlace place, int row_of_warp) {
-  constexpr int kChunks = kHD / 8, kRowsAtOnce = 32 / kChunks, kTogether = 4;  // a lane has 8 columns of a row
-  using Eight = Vector<bf16, 8>;
-  const HeadRows<const bf16> outs(out, shape.out, place.b, place.head, 1, kHD);
-  const HeadRows<const bf16> douts(dout, shape.out, place.b, place.head, 1, kHD);
+__device__ static __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* delta, const bf16* dout, const bf16* out,
+                                                    const float* lse, const AttentionShape& shape,
+                                                    const QueryPlace& place, int row_of_warp) {
   const size_t first = (size_t(place.b) * shape.NH + place.head) * shape.Tq;
-  const int lane = lane_of_warp(), chunk = lane % kChunks;
-  for (int r = 0; r < 16 * Tiles<kHD>::kM; r += kTogether * kRowsAtOnce) {
-    Eight x[kTogether], y[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = min_int(place.t0 + row_of_warp + r + i * kRowsAtOnce + lane / kChunks, shape.Tq - 1);
-      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
-      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sum += to_float(x[i].v[j]) * to_float(y[i].v[j]);
-#pragma unroll
-      for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
-      const int row = row_of_warp + r + i * kRowsAtOnce + lane / kChunks, t = place.t0 + row;
-      if (chunk == 0) {
-        shared.delta[row] = sum;
-        shared.lse[row] = t < shape.Tq ? lse[first + t] * kLog2e : 0;
-        if (t < shape.Tq) delta[first + t] = sum;
-      }
-    }
-  }
+  const auto store = [&](int row, int t, float sum) {
+    shared.delta[row] = sum;
+    shared.lse[row] = t < shape.Tq ? lse[first + t] * kLog2e : 0;
+    if (t < shape.Tq) delta[first + t] = sum;
+  };
+  compute_rowsum_dO_O<kHD, 16 * Tiles<kHD>::kM, 32>(dout, out, shape, place, row_of_warp, lane_of_warp(), store);
 }
 
 template <int kHD>
@@ -94,7 +73,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   KeysOfWarp& seen = shared.seen[warp_number()];
   const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, place.b, place.t0 + row_of_warp);
   if (lane_of_warp() == 0) seen = keys_seen;
-  compute_delta(shared, delta, dout, out, lse, shape, place, row_of_warp);
+  prepare_rows(shared, delta, dout, out, lse, shape, place, row_of_warp);
 
   float sum[kM][kHD / 8][4] = {};
   const auto add_tile = [&](auto masked, int key0, auto& now) {

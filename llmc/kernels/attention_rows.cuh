@@ -168,6 +168,44 @@ struct HeadRows {
   __device__ T* row(int r) const { return base + r / group * stride + r % group * HD; }
 };
 
+// ---------------------------------------------------------------------------------------------- dq
+
+// Computes rowsum_dO_O (the sum over a head of dout * out) of kRows queries, from row `row0` of the block's queries on,
+// and calls store(row, t, sum) once for each row; t is its query. A row beyond the last query has t >= Tq and the last
+// query's sum. kThreads threads call, whole warps; `thread` numbers them. A thread reads 8 columns of four rows at
+// once.
+template <int kHD, int kRows, int kThreads, class Store>
+__device__ static __forceinline__ void compute_rowsum_dO_O(const bf16* dout, const bf16* out,
+                                                           const AttentionShape& shape, const QueryPlace& place,
+                                                           int row0, int thread, const Store& store) {
+  constexpr int kChunks = kHD / 8, kRowsAtOnce = kThreads / kChunks, kTogether = 4;
+  using Eight = Vector<bf16, 8>;
+  const HeadRows<const bf16> outs(out, shape.out, place.b, place.head, 1, kHD);
+  const HeadRows<const bf16> douts(dout, shape.out, place.b, place.head, 1, kHD);
+  const int chunk = thread % kChunks;
+#pragma unroll 1
+  for (int r = 0; r < kRows; r += kTogether * kRowsAtOnce) {
+    Eight x[kTogether], y[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int64_t t = min_int(place.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
+      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
+      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += to_float(x[i].v[j]) * to_float(y[i].v[j]);
+#pragma unroll
+      for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
+      if (chunk != 0) continue;
+      const int row = row0 + r + i * kRowsAtOnce + thread / kChunks;
+      store(row, place.t0 + row, sum);
+    }
+  }
+}
+
 // ---------------------------------------------------------------------------------------------- for launchers
 
 // Calls `body` with the head size, 64 or 128, as a compile-time constant.
