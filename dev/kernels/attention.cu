@@ -49,7 +49,7 @@ void check_pieces(Checker& checker) {
   const auto [out, lse, whole] = run(stream, in, AttentionKernel::plain);
   const Placement& place = in.place;
   Array<T> qkv(stream, in.qkv), dout(stream, in.dout), full_out(stream, out), piece_out(stream, place.out_size);
-  Array<float> full_lse(stream, lse), piece_lse(stream, lse.size()), delta(stream, lse.size());
+  Array<float> full_lse(stream, lse), piece_lse(stream, lse.size()), rowsum_dO_O(stream, lse.size());
   Array<int> start(stream, in.document_start);
   const Tensor q = place.q.of(qkv), k = place.k.of(qkv), v = place.v.of(qkv), starts = start.tensor({c.B, c.Tq});
   AttentionOptions options = place.options(AttentionKernel::plain);
@@ -61,8 +61,8 @@ void check_pieces(Checker& checker) {
     options.document_start = starts;
     options.key_offset = first;
     attention_backward(stream, place.q.of(by_keys), part(place.k.of(by_keys)), part(place.v.of(by_keys)),
-                       place.lse(delta), place.out.of(dout), place.out.of(full_out), place.lse(full_lse), q, part(k),
-                       part(v), options, {.dq = piece == 1});
+                       place.lse(rowsum_dO_O), place.out.of(dout), place.out.of(full_out), place.lse(full_lse), q,
+                       part(k), part(v), options, {.dq = piece == 1});
   }
   options.key_offset = 0;
   for (int piece = 0; piece < 2; ++piece) {
@@ -73,8 +73,8 @@ void check_pieces(Checker& checker) {
     options.query_offset = first;
     attention_forward(stream, outputs, piece_of_lse, part(q), k, v, options);
     attention_backward(stream, part(place.q.of(by_queries)), place.k.of(by_queries), place.v.of(by_queries),
-                       delta.tensor({c.B, c.NH, count}), part(place.out.of(dout)), outputs, piece_of_lse, part(q), k, v,
-                       options, {.dkv = piece == 1});
+                       rowsum_dO_O.tensor({c.B, c.NH, count}), part(place.out.of(dout)), outputs, piece_of_lse, part(q),
+                       k, v, options, {.dkv = piece == 1});
   }
   // Each part and their sum are rounded to T, parts of up to `largest`; and fp32 sums of some 100 terms differ by their
   // order.
@@ -153,7 +153,7 @@ void check_refusals(Checker& checker) {
   Array<float> memory(stream, 9 * 4096), rows(stream, 128);
   const auto tensor = [&](int number, TensorShape shape) { return Tensor(memory.data() + number * 4096, shape); };
   struct Arguments {
-    Tensor out, lse, q, k, v, dq, dk, dv, delta, dout;
+    Tensor out, lse, q, k, v, dq, dk, dv, rowsum_dO_O, dout;
     AttentionOptions options = {};
   };
   const auto good = [&](int B, int Tq, int Tk, int NH, int NKV, int HD) {
@@ -213,7 +213,7 @@ void check_refusals(Checker& checker) {
     Arguments a = good(2, 4, 4, 4, 2, 16);
     spoil(a);
     checker.refused(name, expected, [&] {
-      attention_backward(stream, a.dq, a.dk, a.dv, a.delta, a.dout, a.out, a.lse, a.q, a.k, a.v, a.options);
+      attention_backward(stream, a.dq, a.dk, a.dv, a.rowsum_dO_O, a.dout, a.out, a.lse, a.q, a.k, a.v, a.options);
     });
   };
   bad_gradient("dk over v", "dk overlaps v", [](Arguments& a) { a.dk = a.v; });
@@ -221,7 +221,7 @@ void check_refusals(Checker& checker) {
   bad_gradient("dv for fewer keys", "dv is (2, 3, 2, 16)", [](Arguments& a) { a.dv = a.dv.slice(1, 0, 3); });
   bad_gradient("dq with gaps", "dq has strides 96 (row) and 384 (batch), q has 64 and 256: expected the same",
                [](Arguments& a) { a.dq.stride[1] = 96, a.dq.stride[0] = 384; });
-  bad_gradient("no scratch", "delta is absent", [](Arguments& a) { a.delta = {}; });
+  bad_gradient("no scratch", "rowsum_dO_O is absent", [](Arguments& a) { a.rowsum_dO_O = {}; });
 }
 
 }  // namespace

@@ -61,8 +61,8 @@ struct AttentionOptions {
 
 // q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD); HD is 16 to 256 in steps of 8. They are all fp32 or all
 // bf16. The heads of one position are contiguous. The strides of B and T are multiples of 8, and data is 16-byte
-// aligned. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and delta are (B, NH, Tq)
-// fp32.
+// aligned. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and rowsum_dO_O are (B, NH,
+// Tq) fp32.
 
 // Writes out (=) and lse (=). If `amax` (on the device) is not null, the kernel raises it to the largest |out|, as it
 // is rounded. Throws if a type, shape, stride or address is invalid, if out overlaps an input, or if
@@ -79,8 +79,8 @@ struct AttentionAccumulate {
 };
 
 // Writes dq, dk and dv (= or +=, see above) from dout, forward's out and lse, and q, k, v. A gradient has the shape and
-// the strides of its tensor. If the keys come in pieces, out and lse must be those over all keys. delta is scratch: the
-// sum over a head of dout * out. Gradients must not overlap an input. Throws as attention_forward does.
-void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& delta,
+// the strides of its tensor. If the keys come in pieces, out and lse must be those over all keys. rowsum_dO_O is
+// scratch: the sum over a head of dout * out. Gradients must not overlap an input. Throws as attention_forward does.
+void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& rowsum_dO_O,
                         const Tensor& dout, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
                         const Tensor& v, const AttentionOptions& options, AttentionAccumulate accumulate = {});
