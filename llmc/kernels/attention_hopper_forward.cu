@@ -101,6 +101,21 @@ struct Softmax {
       row_sum[half] = row_sum[half] * scores_scale[half] + sum;
     }
   }
+  // Sets `inverse`, by which the caller multiplies acc_o, and whether each row is a query of the call. Writes its lse.
+  // t0 is the consumer's first query.
+  __device__ __forceinline__ void finalize(float (&inverse)[2], bool (&exists)[2], float* lse,
+                                           const AttentionShape& shape, float scale, const MBlockCoord& coord,
+                                           int t0) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = quad_sum(row_sum[half]);
+      inverse[half] = inverse_of_sum(sum);
+      const int t = t0 + row_in_warpgroup(half);
+      exists[half] = t < shape.Tq;
+      if (exists[half] && lane_of_warp() % 4 == 0)
+        lse[(size_t(coord.b) * shape.NH + coord.head) * shape.Tq + t] = log_sum_exp(row_max[half], sum, scale);
+    }
+  }
 };
 
 // Raises amax to the largest magnitude in the lanes' rows, as rounded to bf16. `exists` tells which of a lane's two
@@ -116,31 +131,6 @@ __device__ static __forceinline__ void raise_amax(float* amax, const float (&d)[
   }
   largest = warp_max(largest);
   if (elect_one()) atomic_max(reinterpret_cast<uint32_t*>(amax), largest);
-}
-
-// Epilogue: normalizes acc_o, writes out and lse, and raises amax. The consumer has rows row0 … of the m_block.
-template <int kHD>
-__device__ __forceinline__ void finalize(const TensorMap& out, float* lse, const AttentionShape& shape, float scale,
-                                         const MBlockCoord& coord, int row0, int consumer, const Softmax& softmax,
-                                         float (&acc_o)[kHD / 2], WgmmaTile<Tiles<kHD>::kBlockM, kHD>& staging,
-                                         float* amax) {
-  const int t0 = coord.t0 + row0;
-  float inverse[2];
-  bool exists[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float row_sum = quad_sum(softmax.row_sum[half]);
-    inverse[half] = inverse_of_sum(row_sum);
-    const int t = t0 + row_in_warpgroup(half);
-    exists[half] = t < shape.Tq;
-    if (exists[half] && lane_of_warp() % 4 == 0)
-      lse[(size_t(coord.b) * shape.NH + coord.head) * shape.Tq + t] =
-          log_sum_exp(softmax.row_max[half], row_sum, scale);
-  }
-#pragma unroll
-  for (int i = 0; i < kHD / 2; ++i) acc_o[i] *= inverse[i / 2 % 2];
-  if (amax) raise_amax(amax, acc_o, exists);
-  store_rows<kHD>(out, coord.head, t0, coord.b, acc_o, staging, row0, kEpilogueBarrier + consumer);
 }
 
 // A consumer's 64 queries of an m_block. At the end TMA still stores the results from the stage of q. `stored` is the
@@ -225,7 +215,13 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, Rings<kHD>& ring, Mb
     finish_pv();
   }
 
-  finalize<kHD>(out, lse, shape, scale, coord, row0, consumer, softmax, acc_o, queries.tile, amax);
+  float inverse[2];
+  bool exists[2];
+  softmax.finalize(inverse, exists, lse, shape, scale, coord, t0);
+#pragma unroll
+  for (int i = 0; i < kHD / 2; ++i) acc_o[i] *= inverse[i / 2 % 2];
+  if (amax) raise_amax(amax, acc_o, exists);
+  store_rows<kHD>(out, coord.head, t0, coord.b, acc_o, queries.tile, row0, kEpilogueBarrier + consumer);
 }
 
 template <int kHD>
