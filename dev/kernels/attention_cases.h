@@ -60,7 +60,7 @@ inline View view_for(Layout layout, size_t first, int B, int T, int heads, int H
   return {width, T * width, first, B, T, heads, HD};
 }
 
-// q, k, v lie in one buffer, in columns if they are packed, else one behind the other.
+// q, k and v are in one buffer, in columns if they are packed, else one after the other.
 struct Placement {
   Case c;
   View q, k, v, out;

@@ -8,16 +8,17 @@
 // queries that see them in all heads of the group. Scores are computed transposed, keys x queries, so that p and ds in
 // registers already are operand A of the gemms that sum over queries.
 //
-//   tile        kBlockN = 128 keys, kBlockM = 64 queries. The blocks of the first keys start first, because most queries
-//               see them.
+//   tile        kBlockN = 128 keys, kBlockM = 64 queries. The blocks of the first keys start first, because most
+//               queries see them.
 //   roles       warpgroup 0 is the producer (24 registers a thread): one thread loads tiles, 64 others load lse,
 //               rowsum_dO_O and the range of keys that each query sees; two consumers have 64 keys each (240)
-//   registers   per thread, head size 128: 64 of acc_dk, 64 of acc_dv, 32 scores, 32 of dp, 16 of p or ds (pairs of bf16)
+//   registers   per thread, head size 128: 64 of acc_dk, 64 of acc_dv, 32 scores, 32 of dp, 16 of p or ds (pairs of
+//               bf16)
 //   stages      three of q and three of dout; k and v are loaded once
-//   waits       a consumer waits for k and v, for a stage's bytes, and for lse, rowsum_dO_O and key ranges; the producer
-//               waits for an empty stage
-//   limits      the tensor cores and the bandwidth of shared memory: S and dP have 64 columns and both operands in shared
-//               memory
+//   waits       a consumer waits for k and v, for a stage's bytes, and for lse, rowsum_dO_O and key ranges; the
+//               producer waits for an empty stage
+//   limits      the tensor cores and the bandwidth of shared memory: the gemms of S and dP have 64 columns and both
+//               operands in shared memory
 //
 // In each step a consumer starts Sᵀ = K Qᵀ of the next m_block and dK += dSᵀ Q of the previous one, and computes the
 // exponentials while dK runs. Then it starts dPᵀ = V dOᵀ and dV += Pᵀ dO, and computes ds while dV runs. p and ds share

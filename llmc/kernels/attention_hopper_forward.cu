@@ -3,8 +3,8 @@
 // raises amax.  Deterministic: see attention.h.
 //
 //   tile        head size 128: kBlockM x kBlockN = 128 queries x 128 keys; head size 64: 192 x 128
-//   roles       warpgroup 0 is the producer (24 or 32 registers a thread); 2 or 3 consumers have 64 queries each (240 or
-//               160 registers)
+//   roles       warpgroup 0 is the producer (24 or 32 registers a thread); 2 or 3 consumers have 64 queries each (240
+//               or 160 registers)
 //   registers   per thread, head size 128: 64 scores, 64 of acc_o, 32 of p (pairs of bf16)
 //   stages      two each of q, k and v
 //   waits       a consumer waits for a stage's bytes and for its turn; the producer waits for an empty stage

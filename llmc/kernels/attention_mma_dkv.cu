@@ -114,6 +114,47 @@ __device__ __forceinline__ KeyRange keys_of_row(const Stage& stage, const Attent
   return {max_int(start, shape.key_offset) - shape.key_offset, shape.query_offset + t0 + i - shape.key_offset};
 }
 
+// Replaces the scores in s by p. Rows are keys, from first_key on; columns are queries of the stage, from query0 on, of
+// which query 0 is t0. kMasked: not every one of them sees every key.
+template <bool kMasked, int kN, class Stage>
+__device__ __forceinline__ void compute_p(Accumulators<kM, kN>& s, const Stage& stage, const AttentionShape& shape,
+                                          int t0, int end, int query0, int first_key, float scale) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int column = query0 + column_in_tile(n, odd);
+      const float lse_log2 = stage.lse[column] * kLog2e;
+      KeyRange seen = {0, 0};
+      if constexpr (kMasked) seen = keys_of_row(stage, shape, t0, end, column);
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int j = first_key + row_in_warp(m, half);
+          const float p = exp2_f32(s[m][n][half * 2 + odd] * (scale * kLog2e) - lse_log2);
+          s[m][n][half * 2 + odd] = kMasked && (j < seen.first || j > seen.last) ? 0.0f : p;
+        }
+    }
+}
+
+// Replaces dp by ds.
+template <int kN>
+__device__ __forceinline__ void compute_ds(Accumulators<kM, kN>& dp, const Accumulators<kM, kN>& p,
+                                           const float* rowsum_dO_O) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float rowsum_of_query = rowsum_dO_O[column_in_tile(n, odd)];
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          dp[m][n][half * 2 + odd] = p[m][n][half * 2 + odd] * (dp[m][n][half * 2 + odd] - rowsum_of_query);
+    }
+}
+
 template <int kHD, int kWarps, int kBlockM>
 __global__ void __launch_bounds__(32 * kWarps, 1)
     attention_mma_dkv_kernel(bf16* __restrict__ dk, bf16* __restrict__ dv, const bf16* __restrict__ dout,
@@ -151,38 +192,12 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
     float s[kM][kN][4] = {}, dp[kM][kN][4] = {};
     uint32_t p_or_ds[kM][kN / 2][4];
     gemm<kHD, kM, kN, kUnroll>(s, shared.k, row_of_pair, now.q + mine * kHD);
-#pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int column = mine + column_in_tile(n, odd);
-        const float lse_log2 = now.lse[column] * kLog2e;
-        KeyRange seen = {0, 0};
-        if constexpr (masked.value) seen = keys_of_row(now, shape, t0, end, column);
-#pragma unroll
-        for (int m = 0; m < kM; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int j = first_key + row_in_warp(m, half);
-            const float p = exp2_f32(s[m][n][half * 2 + odd] * (scale * kLog2e) - lse_log2);
-            s[m][n][half * 2 + odd] = masked.value && (j < seen.first || j > seen.last) ? 0.0f : p;
-          }
-      }
+    compute_p<masked.value>(s, now, shape, t0, end, mine, first_key, scale);
     round_to_operand_a(p_or_ds, s);
     store_operands(shared.p[warp], p_or_ds);
     gemm_rs<kHD>(acc_dv, p_or_ds, now.dout + mine * kHD, chunk0);
     gemm<kHD, kM, kN, kUnroll>(dp, shared.v, row_of_pair, now.dout + mine * kHD);
-#pragma unroll
-    for (int n = 0; n < kN; ++n)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float rowsum_of_query = now.rowsum_dO_O[mine + column_in_tile(n, odd)];
-#pragma unroll
-        for (int m = 0; m < kM; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            dp[m][n][half * 2 + odd] = s[m][n][half * 2 + odd] * (dp[m][n][half * 2 + odd] - rowsum_of_query);
-      }
+    compute_ds(dp, s, now.rowsum_dO_O + mine);
     round_to_operand_a(p_or_ds, dp);
     store_operands(shared.ds[warp], p_or_ds);
     gemm_rs<kHD>(acc_dk, p_or_ds, now.q + mine * kHD, chunk0);

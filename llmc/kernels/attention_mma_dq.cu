@@ -49,6 +49,34 @@ __device__ static __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* r
   compute_rowsum_dO_O<kHD, 16 * Tiles<kHD>::kM, 32>(dout, out, shape, coord, row_of_warp, lane_of_warp(), store);
 }
 
+// Replaces dp by ds. Rows are the warp's queries; column 0 is key key0. kMasked: not every query sees every key.
+template <bool kMasked, int kHD, int kM, int kN>
+__device__ static __forceinline__ void compute_ds(Accumulators<kM, kN>& dp, const Accumulators<kM, kN>& s,
+                                                  const Tiles<kHD>& shared, const AttentionShape& shape,
+                                                  int row_of_warp, int m_blocks, int key0, float scale) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_of_warp + row_in_warp(m, half);
+      const float lse_log2 = shared.lse_log2[row], rowsum_of_row = shared.rowsum_dO_O[row];
+      KeyRange of_row = {0, 0};
+      if constexpr (kMasked) {
+        const MBlockCoord again = m_block_coord(shape, block_index_again(), m_blocks, Tiles<kHD>::kBlockM);
+        of_row = keys_of_query_or_last(shape, again.b, again.t0 + row);
+      }
+#pragma unroll
+      for (int n = 0; n < kN; ++n)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          const int i = half * 2 + odd, j = key0 + column_in_tile(n, odd);
+          const float p = exp2_f32(s[m][n][i] * (scale * kLog2e) - lse_log2);
+          const float d = p * (dp[m][n][i] - rowsum_of_row);
+          dp[m][n][i] = kMasked && (j < of_row.first || j > of_row.last) ? 0.0f : d;
+        }
+    }
+}
+
 template <int kHD>
 __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
     attention_mma_dq_kernel(bf16* __restrict__ dq, float* __restrict__ rowsum_dO_O, const bf16* __restrict__ dout,
@@ -84,27 +112,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
     float s[kM][kN][4] = {}, dp[kM][kN][4] = {};
     gemm<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, now.k);
     gemm<kHD, kM, kN, kUnroll>(dp, shared.dout, row_of_warp, now.v);
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = row_of_warp + row_in_warp(m, half);
-        const float lse_log2 = shared.lse_log2[row], rowsum_of_row = shared.rowsum_dO_O[row];
-        KeyRange of_row = {0, 0};
-        if constexpr (masked.value) {
-          const MBlockCoord again = m_block_coord(shape, block_index_again(), m_blocks, kBlockM);
-          of_row = keys_of_query_or_last(shape, again.b, again.t0 + row);
-        }
-#pragma unroll
-        for (int n = 0; n < kN; ++n)
-#pragma unroll
-          for (int odd = 0; odd < 2; ++odd) {
-            const int i = half * 2 + odd, j = key0 + column_in_tile(n, odd);
-            const float p = exp2_f32(s[m][n][i] * (scale * kLog2e) - lse_log2);
-            const float d = p * (dp[m][n][i] - rowsum_of_row);
-            dp[m][n][i] = masked.value && (j < of_row.first || j > of_row.last) ? 0.0f : d;
-          }
-      }
+    compute_ds<masked.value>(dp, s, shared, shape, row_of_warp, m_blocks, key0, scale);
     uint32_t ds[kM][kN / 2][4];
     round_to_operand_a(ds, dp);
     gemm_rs<kHD>(acc_dq, ds, now.k);
