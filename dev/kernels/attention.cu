@@ -38,43 +38,43 @@ void check_reference(Checker& checker) {
   checker.close("reference dv against differences", exact.dv, differences(x.v), k_shape, 0, 1e-7);
 }
 
-// One call cut into pieces gives what the whole gives: keys in two pieces (each adds to dq), then queries in two (each
-// adds to dk and dv), as context parallelism cuts them.
+// A call that is cut into chunks gives what the whole gives: keys in two chunks (each adds to dq), then queries in two
+// (each adds to dk and dv), as context parallelism cuts them.
 template <class T>
-void check_pieces(Checker& checker) {
+void check_chunks(Checker& checker) {
   const Case c{1, 70, 70, 4, 2, 64, 0, 0, Documents::packed};
   const int cut = 41;
   Stream& stream = checker.stream;
   const Inputs<T> in(c, 9);
   const auto [out, lse, whole] = run(stream, in, AttentionKernel::plain);
   const Placement& place = in.place;
-  Array<T> qkv(stream, in.qkv), dout(stream, in.dout), full_out(stream, out), piece_out(stream, place.out_size);
-  Array<float> full_lse(stream, lse), piece_lse(stream, lse.size()), delta(stream, lse.size());
+  Array<T> qkv(stream, in.qkv), dout(stream, in.dout), full_out(stream, out), chunk_out(stream, place.out_size);
+  Array<float> full_lse(stream, lse), chunk_lse(stream, lse.size()), rowsum_dO_O(stream, lse.size());
   Array<int> start(stream, in.document_start);
   const Tensor q = place.q.of(qkv), k = place.k.of(qkv), v = place.v.of(qkv), starts = start.tensor({c.B, c.Tq});
   AttentionOptions options = place.options(AttentionKernel::plain);
 
   Array<T> by_keys(stream, place.size), by_queries(stream, place.size);
-  for (int piece = 0; piece < 2; ++piece) {
-    const int first = piece ? cut : 0, count = piece ? c.Tk - cut : cut;
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    const int first = chunk ? cut : 0, count = chunk ? c.Tk - cut : cut;
     const auto part = [&](const Tensor& keys) { return keys.slice(1, first, count); };
     options.document_start = starts;
     options.key_offset = first;
     attention_backward(stream, place.q.of(by_keys), part(place.k.of(by_keys)), part(place.v.of(by_keys)),
-                       place.lse(delta), place.out.of(dout), place.out.of(full_out), place.lse(full_lse), q, part(k),
-                       part(v), options, {.dq = piece == 1});
+                       place.lse(rowsum_dO_O), place.out.of(dout), place.out.of(full_out), place.lse(full_lse), q,
+                       part(k), part(v), options, {.dq = chunk == 1});
   }
   options.key_offset = 0;
-  for (int piece = 0; piece < 2; ++piece) {
-    const int first = piece ? cut : 0, count = piece ? c.Tq - cut : cut;
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    const int first = chunk ? cut : 0, count = chunk ? c.Tq - cut : cut;
     const auto part = [&](const Tensor& queries) { return queries.slice(1, first, count); };
-    const Tensor piece_of_lse = piece_lse.tensor({c.B, c.NH, count}), outputs = part(place.out.of(piece_out));
+    const Tensor chunk_of_lse = chunk_lse.tensor({c.B, c.NH, count}), outputs = part(place.out.of(chunk_out));
     options.document_start = part(starts);
     options.query_offset = first;
-    attention_forward(stream, outputs, piece_of_lse, part(q), k, v, options);
+    attention_forward(stream, outputs, chunk_of_lse, part(q), k, v, options);
     attention_backward(stream, part(place.q.of(by_queries)), place.k.of(by_queries), place.v.of(by_queries),
-                       delta.tensor({c.B, c.NH, count}), part(place.out.of(dout)), outputs, piece_of_lse, part(q), k, v,
-                       options, {.dkv = piece == 1});
+                       rowsum_dO_O.tensor({c.B, c.NH, count}), part(place.out.of(dout)), outputs, chunk_of_lse, part(q),
+                       k, v, options, {.dkv = chunk == 1});
   }
   // Each part and their sum are rounded to T, parts of up to `largest`; and fp32 sums of some 100 terms differ by their
   // order.
@@ -82,9 +82,9 @@ void check_pieces(Checker& checker) {
     checker.close(format("%s %s", dtype_name(kDType<T>), what), got, to_doubles(want), {int(want.size())},
                   3 * kRounding<T>, 2 * (kRounding<T> + 8 * kUnit) * largest);
   };
-  close("keys in two pieces: dq, dk, dv", by_keys.download(), whole, 4);
-  close("queries in two pieces: out", piece_out.download(), out, 1);
-  close("queries in two pieces: dq, dk, dv", by_queries.download(), whole, 4);
+  close("keys in two chunks: dq, dk, dv", by_keys.download(), whole, 4);
+  close("queries in two chunks: out", chunk_out.download(), out, 1);
+  close("queries in two chunks: dq, dk, dv", by_queries.download(), whole, 4);
 }
 
 void check_choice(Checker& checker) {
@@ -153,7 +153,7 @@ void check_refusals(Checker& checker) {
   Array<float> memory(stream, 9 * 4096), rows(stream, 128);
   const auto tensor = [&](int number, TensorShape shape) { return Tensor(memory.data() + number * 4096, shape); };
   struct Arguments {
-    Tensor out, lse, q, k, v, dq, dk, dv, delta, dout;
+    Tensor out, lse, q, k, v, dq, dk, dv, rowsum_dO_O, dout;
     AttentionOptions options = {};
   };
   const auto good = [&](int B, int Tq, int Tk, int NH, int NKV, int HD) {
@@ -213,7 +213,7 @@ void check_refusals(Checker& checker) {
     Arguments a = good(2, 4, 4, 4, 2, 16);
     spoil(a);
     checker.refused(name, expected, [&] {
-      attention_backward(stream, a.dq, a.dk, a.dv, a.delta, a.dout, a.out, a.lse, a.q, a.k, a.v, a.options);
+      attention_backward(stream, a.dq, a.dk, a.dv, a.rowsum_dO_O, a.dout, a.out, a.lse, a.q, a.k, a.v, a.options);
     });
   };
   bad_gradient("dk over v", "dk overlaps v", [](Arguments& a) { a.dk = a.v; });
@@ -221,7 +221,7 @@ void check_refusals(Checker& checker) {
   bad_gradient("dv for fewer keys", "dv is (2, 3, 2, 16)", [](Arguments& a) { a.dv = a.dv.slice(1, 0, 3); });
   bad_gradient("dq with gaps", "dq has strides 96 (row) and 384 (batch), q has 64 and 256: expected the same",
                [](Arguments& a) { a.dq.stride[1] = 96, a.dq.stride[0] = 384; });
-  bad_gradient("no scratch", "delta is absent", [](Arguments& a) { a.delta = {}; });
+  bad_gradient("no scratch", "rowsum_dO_O is absent", [](Arguments& a) { a.rowsum_dO_O = {}; });
 }
 
 }  // namespace
@@ -244,7 +244,7 @@ void check(Checker& checker) {
       {1, 70, 70, 2, 2, 88, 0, 0, none, Layout::packed},
       {1, 97, 97, 2, 1, 96, 0, 0, none, Layout::packed},
       {1, 66, 66, 2, 1, 256, 0, 0, none, Layout::packed},
-      // Fewer or more queries than keys; cached sampling; pieces of a sequence.
+      // Fewer or more queries than keys; cached sampling; chunks of a sequence.
       {2, 1, 100, 8, 2, 64, 99, 0},
       {1, 1, 33, 4, 4, 16, 32, 0, none, Layout::gaps},
       {2, 31, 127, 4, 1, 32, 96, 0, none, Layout::sequences_inside},
@@ -282,8 +282,8 @@ void check(Checker& checker) {
     check_case<bf16>(checker, orders, cases[i], AttentionKernel::plain);
   }
   check_reference(checker);
-  check_pieces<float>(checker);
-  check_pieces<bf16>(checker);
+  check_chunks<float>(checker);
+  check_chunks<bf16>(checker);
   for (const int HD : {16, 40, 64, 128}) {
     check_one_by_one<float>(checker, AttentionKernel::plain, HD);
     check_one_by_one<bf16>(checker, AttentionKernel::plain, HD);

@@ -60,7 +60,7 @@ inline View view_for(Layout layout, size_t first, int B, int T, int heads, int H
   return {width, T * width, first, B, T, heads, HD};
 }
 
-// q, k, v lie in one buffer, in columns if they are packed, else one behind the other.
+// q, k and v are in one buffer, in columns if they are packed, else one after the other.
 struct Placement {
   Case c;
   View q, k, v, out;
@@ -136,7 +136,8 @@ struct Doubles {
   std::vector<double> q, k, v, dout, out;
 };
 
-// By the definition. Gradients only if `in.dout` is not empty; delta from in.out, or the exact output if that is empty.
+// By the definition. Gradients only if `in.dout` is not empty; rowsum_dO_O from in.out, or the exact output if that is
+// empty.
 //
 // The limits: a sum of n terms is off by some sqrt(n) roundings of the sum of their magnitudes (`roundings(n)`). So
 // much a score is off; that moves p by 2 p (1-p) times as much, since what all scores have in common moves nothing.
@@ -236,18 +237,18 @@ class ReferenceAttention {
     const double* out = &(in_.out.empty() ? r_.out : in_.out)[place_.out.dense(b, t, h, 0)];
     double* dq = &r_.dq[place_.q.dense(b, t, h, 0)];
     const double many = roundings(std::max(s_.Tk, s_.Tq * s_.NH / s_.NKV));
-    double delta = 0, delta_terms = 0;
-    for (int d = 0; d < s_.HD; ++d) delta += dout[d] * out[d], delta_terms += std::fabs(dout[d] * out[d]);
+    double rowsum_dO_O = 0, rowsum_terms = 0;
+    for (int d = 0; d < s_.HD; ++d) rowsum_dO_O += dout[d] * out[d], rowsum_terms += std::fabs(dout[d] * out[d]);
     std::vector<double> dq_limit(size_t(s_.HD));
     std::vector<Spread> dq_spread(size_t(s_.HD));
     for (int j = 0; j < s_.Tk; ++j) {
       if (p_[j] == 0) continue;
       const size_t at = key(b, h, j);
-      double dp = 0, terms = delta_terms;
+      double dp = 0, terms = rowsum_terms;
       for (int d = 0; d < s_.HD; ++d) dp += dout[d] * in_.v[at + d], terms += std::fabs(dout[d] * in_.v[at + d]);
-      const double ds = p_[j] * (dp - delta) * scale_;
-      const double ds_limit =
-          (p_limit_[j] * std::fabs(dp - delta) + p_[j] * roundings(s_.HD) * terms) * scale_ + many * std::fabs(ds);
+      const double ds = p_[j] * (dp - rowsum_dO_O) * scale_;
+      const double ds_limit = (p_limit_[j] * std::fabs(dp - rowsum_dO_O) + p_[j] * roundings(s_.HD) * terms) * scale_ +
+                              many * std::fabs(ds);
       for (int d = 0; d < s_.HD; ++d) {
         const double k = in_.k[at + d];
         dq[d] += ds * k;
@@ -288,7 +289,7 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, AttentionKernel kernel, bool
   AttentionOptions options = place.options(kernel);
   const size_t rows = size_t(place.c.B) * place.c.NH * place.c.Tq;
   Array<T> qkv(stream, in.qkv), dout(stream, in.dout), out(stream, place.out_size), dqkv(stream, place.size);
-  Array<float> lse(stream, rows), delta(stream, rows);
+  Array<float> lse(stream, rows), rowsum_dO_O(stream, rows);
   std::unique_ptr<Array<int>> start;
   if (!in.document_start.empty()) {
     start = std::make_unique<Array<int>>(stream, in.document_start);
@@ -304,9 +305,9 @@ Outputs<T> run(Stream& stream, const Inputs<T>& in, AttentionKernel kernel, bool
     without_amax = out.download();
   }
   attention_forward(stream, place.out.of(out), place.lse(lse), q, k, v, options, amax.data());
-  attention_backward(stream, place.q.of(dqkv), place.k.of(dqkv), place.v.of(dqkv), place.lse(delta), place.out.of(dout),
-                     place.out.of(out), place.lse(lse), q, k, v, options, {accumulate, accumulate});
-  delta.download();  // its guards are whole
+  attention_backward(stream, place.q.of(dqkv), place.k.of(dqkv), place.v.of(dqkv), place.lse(rowsum_dO_O),
+                     place.out.of(dout), place.out.of(out), place.lse(lse), q, k, v, options, {accumulate, accumulate});
+  rowsum_dO_O.download();  // its guards are whole
   const std::vector<T> outputs = out.download();
   REQUIRE(!accumulate || memcmp(outputs.data(), without_amax.data(), outputs.size() * sizeof(T)) == 0,
           "out with its largest number has other bits than without");
@@ -372,7 +373,7 @@ void check_case(Checker& checker, OtherSchedules& orders, const Case& c, Attenti
   const Placement& place = in.place;
   const Outputs<T> outputs = run(checker.stream, in, kernel);
   const auto& [out, lse, dqkv] = outputs;
-  // Backward's delta comes from the output that forward rounded: that is its input, not its error.
+  // Backward's rowsum_dO_O comes from the output that forward rounded: that is its input, not its error.
   const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), place.out.gather(in.dout),
                       place.out.gather(out)};
   const double weight_rounding = kernel == AttentionKernel::plain ? 0 : kRounding<bf16>;
@@ -427,7 +428,7 @@ void bench_shape(Bencher& bencher, AttentionKernel kernel, int B, int T_, int NH
   const Placement& place = in.place;
   const size_t rows = size_t(B) * NH * T_;
   Array<T> qkv(stream, in.qkv), dout(stream, in.dout), out(stream, place.out_size), dqkv(stream, place.size);
-  Array<float> lse(stream, rows), delta(stream, rows);
+  Array<float> lse(stream, rows), rowsum_dO_O(stream, rows);
   const Tensor q = place.q.of(qkv), k = place.k.of(qkv), v = place.v.of(qkv);
   const AttentionOptions options = place.options(kernel);
   const std::string shape = format("%s B=%d T=%d NH=%d NKV=%d HD=%d", dtype_name(kDType<T>), B, T_, NH, NKV, HD);
@@ -436,7 +437,7 @@ void bench_shape(Bencher& bencher, AttentionKernel kernel, int B, int T_, int NH
   bencher.time<T>("forward  " + shape, bytes, flops,
                   [&] { attention_forward(stream, place.out.of(out), place.lse(lse), q, k, v, options); });
   bencher.time<T>("backward " + shape, 2 * bytes, 2.5 * flops, [&] {
-    attention_backward(stream, place.q.of(dqkv), place.k.of(dqkv), place.v.of(dqkv), place.lse(delta),
+    attention_backward(stream, place.q.of(dqkv), place.k.of(dqkv), place.v.of(dqkv), place.lse(rowsum_dO_O),
                        place.out.of(dout), place.out.of(out), place.lse(lse), q, k, v, options);
   });
 }

@@ -24,7 +24,7 @@ void check(Checker& checker) {
   OtherSchedules orders;
   if (!check_sizes(checker, orders, kHopper)) return;
   for (const Case& c : odd_cases()) check_case<bf16>(checker, orders, c, kHopper);
-  check_beside_others(checker, kHopper);
+  check_against_others(checker, kHopper);
 }
 
 void bench(Bencher& bencher) {

@@ -25,7 +25,7 @@ void check(Checker& checker) {
     check_case<bf16>(small_checker, small_orders, c, kMma);
   }
   checker.all_of("tiles for 99 KiB", small_checker);
-  check_beside_others(checker, kMma);
+  check_against_others(checker, kMma);
 }
 
 void bench(Bencher& bencher) { bench_sizes(bencher, kMma); }

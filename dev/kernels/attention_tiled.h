@@ -1,5 +1,5 @@
 // What is checked of attention on tensor cores, whichever kernel it is: lengths around the edges of tiles, offsets,
-// documents, groups, layouts, and the plain kernel beside it.
+// documents, groups, layouts, and a comparison with the plain kernel.
 //
 // LLMC_SIZES=every: at 24 lengths instead of 5; LLMC_SIZES=few: at 2 (dev/kernels/sizes.h).
 #pragma once
@@ -16,17 +16,17 @@ inline void check_against_plain(Checker& checker, const Case& c, AttentionKernel
   const Doubles exact{place.q.gather(in.qkv), place.k.gather(in.qkv), place.v.gather(in.qkv), place.out.gather(in.dout),
                       place.out.gather(plain_out)};
   const auto limit = ReferenceAttention(place, in.document_start, exact, kRounding<bf16>).result().limit;
-  const std::string name = name_of(c, DType::bf16) + ", beside the plain kernel: ";
+  const std::string name = name_of(c, DType::bf16) + ", against the plain kernel: ";
   const auto close = [&](const char* what, const View& view, const std::vector<bf16>& got,
                          const std::vector<bf16>& want, double of_one) {
     checker.close(name + what, picked(view, got), view.gather(want), {view.B, view.T, view.heads, view.HD},
                   2 * kRounding<bf16>, 2 * of_one);
   };
   close("out", place.out, out, plain_out, limit.out);
-  // The outputs differ by their roundings, which move delta: by that of a head's dout and out.
-  const double delta = 2 * kRounding<bf16> * std::sqrt(double(c.HD));
-  close("dq", place.q, dqkv, plain_dqkv, limit.dq + delta);
-  close("dk", place.k, dqkv, plain_dqkv, limit.dk + delta);
+  // The outputs differ by their roundings, which move rowsum_dO_O: by that of a head's dout and out.
+  const double from_rowsum = 2 * kRounding<bf16> * std::sqrt(double(c.HD));
+  close("dq", place.q, dqkv, plain_dqkv, limit.dq + from_rowsum);
+  close("dk", place.k, dqkv, plain_dqkv, limit.dk + from_rowsum);
   close("dv", place.v, dqkv, plain_dqkv, limit.dv);
 }
 
@@ -126,7 +126,7 @@ inline void check_nan(Checker& checker, AttentionKernel kernel, int HD) {
                format("%d numbers of out and lse are NaN, or not, where they should not be", wrong));
 }
 
-inline void check_beside_others(Checker& checker, AttentionKernel kernel) {
+inline void check_against_others(Checker& checker, AttentionKernel kernel) {
   for (const int HD : {64, 128}) check_nan(checker, kernel, HD);
   for (const int HD : {64, 128}) check_many_tiles(checker, kernel, HD);
   for (const int HD : {64, 128}) {

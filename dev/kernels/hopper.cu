@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
     const uint64_t b = layout_b.descriptor(smem_address(operands.b), k);
-    if constexpr (kRegisters) multiply<kN, kMajorB>(d, a[k / 16], b, accumulate || k);
-    else multiply<kN, kMajorA, kMajorB>(d, layout_a.descriptor(smem_address(operands.a), k), b, accumulate || k);
+    if constexpr (kRegisters) wgmma<kN, kMajorB>(d, a[k / 16], b, accumulate || k);
+    else wgmma<kN, kMajorA, kMajorB>(d, layout_a.descriptor(smem_address(operands.a), k), b, accumulate || k);
     if (k == 16) {  // two groups
       wgmma_commit_group();
       wgmma_fence();
@@ -188,8 +188,8 @@ void check_product(Checker& checker) {
     for (const bool boxes : {false, true})
       for (const bool whole : {true, false}) {
         const bool accumulate = whole == boxes;
-        const std::string title = format("multiply<%d>, A %s %s-major, B %s-major, lines of %u bytes, %s, %s numbers",
-                                         kN, kRegisters ? "in registers" : "shared", name(kMajorA), name(kMajorB),
+        const std::string title = format("wgmma<%d>, A %s %s-major, B %s-major, lines of %u bytes, %s, %s numbers", kN,
+                                         kRegisters ? "in registers" : "shared", name(kMajorA), name(kMajorB),
                                          line_bytes(swizzle), boxes ? "boxes" : "stores", whole ? "whole" : "normal");
         checker.trying(title);
         const std::vector<bf16> a = numbers(generator, 64 * kDepth, whole), b = numbers(generator, kN * kDepth, whole);
@@ -381,9 +381,9 @@ __global__ void __launch_bounds__(384, 1)
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 64; i += 16) {
-      const uint64_t a = shared.a[s].by_columns(half * 64, i);
-      if constexpr (kRows) multiply<128, Major::k, Major::mn>(d, a, shared.b[s].by_rows(i), k || i);
-      else multiply<128>(d, a, shared.b[s].by_columns(0, i), k || i);
+      const uint64_t a = shared.a[s].k_major(half * 64, i);
+      if constexpr (kRows) wgmma<128, Major::k, Major::mn>(d, a, shared.b[s].mn_major(i), k || i);
+      else wgmma<128>(d, a, shared.b[s].k_major(0, i), k || i);
     }
     wgmma_commit_group();
     wgmma_wait_group<0>();

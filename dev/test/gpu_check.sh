@@ -75,7 +75,7 @@ torch() { # COMMAND: what Python does when it is asked for PyTorch's version
 torch 'echo 2.11.0'
 
 # These misbehave as on a first GPU.
-program build/cuda/kernels/hopper 'echo "try  multiply<64>, lines of 128 bytes"; sleep 60'
+program build/cuda/kernels/hopper 'echo "try  wgmma<64>, lines of 128 bytes"; sleep 60'
 program build/cuda/kernels/number 'echo "try  conversions"; kill -SEGV $$; sleep 5'
 
 export PATH=$stand_in:$PATH CUDA_VISIBLE_DEVICES=3,1
@@ -99,7 +99,7 @@ calls --seconds 100 --limit 4
 check "a failure is exit code 1" [ $code = 1 ]
 page "NVIDIA H100 80GB HBM3" # that CUDA_VISIBLE_DEVICES names first
 is wrappers/hopper hung
-page "not done after 4 s; it last said: try  multiply<64>, lines of 128 bytes"
+page "not done after 4 s; it last said: try  wgmma<64>, lines of 128 bytes"
 is wrappers/number crashed
 page "SIGSEGV; it last said: try  conversions"
 is parity/gqa4 failed

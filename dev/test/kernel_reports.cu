@@ -276,14 +276,14 @@ BROKEN_WITH_MAP(store_not_waited_for) {
 
 BROKEN(product_not_begun, 128, sizeof(Hopper)) {
   float d[32];
-  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  wgmma<64>(d, shared_memory<Hopper>().a.k_major(0, 0), shared_memory<Hopper>().b.k_major(0, 0), false);
   out[threadIdx.x] = d[0];
 }
 BROKEN(product_begun_once, 128, sizeof(Hopper)) {
   float d[32];
   for (int i = 0; i < 2; ++i) {
     if (i == 0) wgmma_fence();
-    multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+    wgmma<64>(d, shared_memory<Hopper>().a.k_major(0, 0), shared_memory<Hopper>().b.k_major(0, 0), false);
     wgmma_commit_group();
   }
   wgmma_wait_group<0>();
@@ -291,12 +291,12 @@ BROKEN(product_begun_once, 128, sizeof(Hopper)) {
 }
 template <class Change>
 __device__ __forceinline__ void product_with(float* out, Change change) {
-  uint64_t a = shared_memory<Hopper>().a.by_columns(0, 0), b = shared_memory<Hopper>().b.by_columns(0, 0);
+  uint64_t a = shared_memory<Hopper>().a.k_major(0, 0), b = shared_memory<Hopper>().b.k_major(0, 0);
   bool accumulate = false;
   change(a, b, accumulate);
   float d[32];
   wgmma_fence();
-  multiply<64>(d, a, b, accumulate);
+  wgmma<64>(d, a, b, accumulate);
   wgmma_commit_group();
   wgmma_wait_group<0>();
   out[threadIdx.x] = d[0];
@@ -346,14 +346,14 @@ BROKEN(product_not_met, 128, sizeof(Hopper)) {
 BROKEN(product_not_committed, 128, sizeof(Hopper)) {
   float d[32];
   wgmma_fence();
-  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  wgmma<64>(d, shared_memory<Hopper>().a.k_major(0, 0), shared_memory<Hopper>().b.k_major(0, 0), false);
   wgmma_wait_group<0>();
   out[threadIdx.x] = 1;
 }
 BROKEN(product_not_waited_for, 128, sizeof(Hopper)) {
   float d[32];
   wgmma_fence();
-  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  wgmma<64>(d, shared_memory<Hopper>().a.k_major(0, 0), shared_memory<Hopper>().b.k_major(0, 0), false);
   wgmma_commit_group();
   wgmma_wait_group<1>();
   out[threadIdx.x] = 1;
@@ -361,7 +361,7 @@ BROKEN(product_not_waited_for, 128, sizeof(Hopper)) {
 BROKEN(product_overwritten, 128, sizeof(Hopper)) {
   float d[32];
   wgmma_fence();
-  multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+  wgmma<64>(d, shared_memory<Hopper>().a.k_major(0, 0), shared_memory<Hopper>().b.k_major(0, 0), false);
   wgmma_commit_group();
   d[7] = float(threadIdx.x);
   wgmma_wait_group<0>();
@@ -371,8 +371,8 @@ BROKEN(product_of_two_accumulators, 128, sizeof(Hopper)) {
   float d[2][32];
   wgmma_fence();
   for (int i = 0; i < 2; ++i)
-    multiply<64>(d[threadIdx.x % 2 ? 0 : i], shared_memory<Hopper>().a.by_columns(0, 0),
-                 shared_memory<Hopper>().b.by_columns(0, 0), false);
+    wgmma<64>(d[threadIdx.x % 2 ? 0 : i], shared_memory<Hopper>().a.k_major(0, 0),
+              shared_memory<Hopper>().b.k_major(0, 0), false);
   wgmma_commit_group();
   wgmma_wait_group<0>();
   out[threadIdx.x] = d[0][0];
@@ -409,7 +409,7 @@ BROKEN(race_with_product, 256, sizeof(Hopper)) {  // an operand is overwritten, 
   float d[32] = {};
   if (threadIdx.x < 128) {
     wgmma_fence();
-    multiply<64>(d, shared_memory<Hopper>().a.by_columns(0, 0), shared_memory<Hopper>().b.by_columns(0, 0), false);
+    wgmma<64>(d, shared_memory<Hopper>().a.k_major(0, 0), shared_memory<Hopper>().b.k_major(0, 0), false);
     wgmma_commit_group();
     wgmma_wait_group<0>();
   } else if (threadIdx.x == 200) {

@@ -80,8 +80,8 @@ template <int kLines, int kColumns>
 uint64_t tile_descriptor(const Golden& g) {
   using Tile = WgmmaTile<kLines, kColumns>;
   if (g.lines != kLines || g.columns != kColumns || g.swizzle != Swizzle::bytes128 || !g.panels) return 0;
-  if (g.major == Major::k) return Tile::by_columns_at(kTile, g.mn0, g.k0);
-  return g.mn == kColumns ? Tile::by_rows_at(kTile, g.k0) : 0;
+  if (g.major == Major::k) return Tile::k_major_at(kTile, g.mn0, g.k0);
+  return g.mn == kColumns ? Tile::mn_major_at(kTile, g.k0) : 0;
 }
 uint64_t tile_descriptor(const Golden& g) {
   return tile_descriptor<64, 64>(g) | tile_descriptor<64, 128>(g) | tile_descriptor<128, 64>(g) |

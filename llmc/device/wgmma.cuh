@@ -1,13 +1,13 @@
 // Products of a warpgroup on Hopper's tensor cores: wgmma. A warpgroup is four warps, and the number of the first one
 // is a multiple of four.
 //
-//   multiply<N>(d, a, b)   D(64xN, fp32) += A(64x16, bf16) * B(16xN, bf16);  N is 64 or 128
+//   wgmma<N>(d, a, b)   D(64xN, fp32) += A(64x16, bf16) * B(16xN, bf16);  N is 64 or 128
 //
 // B lies in shared memory; A lies in shared memory or in registers. Descriptors give the place in shared memory
 // (matrix_descriptor.h). Products run asynchronously beside the threads, in order, in groups:
 //
 //   wgmma_fence();           the registers of d and a have been written; from here on they belong to the products
-//   multiply…;               a batch of products
+//   wgmma<N>(…);             a batch of products
 //   wgmma_commit_group();    makes the batch a group
 //   wgmma_wait_group<n>();   at most the n newest groups are under way; the thread may use the others' registers again
 //
@@ -85,7 +85,7 @@ __device__ __forceinline__ void compute_before_wait(float sum) {
 
 // accumulate = false: D = A * B.
 template <int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
-__device__ __forceinline__ void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64)
     SM90_ASM(WGMMA_SS(64, "%32", "%33", "%34", "%35", "%36")
@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply(float (&d)[kN / 2], uint64_t a, uint64_
              : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(kMajorA)), "n"(int(kMajorB)));
 }
 template <int kN, Major kMajorB = Major::k>
-__device__ __forceinline__ void multiply(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   static_assert(kN == 64 || kN == 128);
   if constexpr (kN == 64)
     SM90_ASM(WGMMA_RS(64, "%32, %33, %34, %35", "%36", "%37", "%38")
@@ -122,12 +122,12 @@ inline void warpgroup_fence_operand(T (&)[kCount]) {}
 inline void compute_before_wait(float) {}
 
 template <int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
-inline void multiply(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate, LLMC_PLACE) {
-  cpu_backend::multiply({d, kN, nullptr, a, b, kMajorA, kMajorB, accumulate}, {"multiply", file, line});
+inline void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate, LLMC_PLACE) {
+  cpu_backend::multiply({d, kN, nullptr, a, b, kMajorA, kMajorB, accumulate}, {"wgmma", file, line});
 }
 template <int kN, Major kMajorB = Major::k>
-inline void multiply(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate, LLMC_PLACE) {
-  cpu_backend::multiply({d, kN, a, 0, b, Major::k, kMajorB, accumulate}, {"multiply", file, line});
+inline void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate, LLMC_PLACE) {
+  cpu_backend::multiply({d, kN, a, 0, b, Major::k, kMajorB, accumulate}, {"wgmma", file, line});
 }
 
 #endif
@@ -142,19 +142,19 @@ struct alignas(1024) WgmmaTile {
 
   // Returns the descriptor of an operand that is summed over its columns (k-major): rows row0 … (a multiple of 8),
   // columns k … k+15 (a multiple of 16).
-  __device__ __forceinline__ uint64_t by_columns(int row0, int k) const {
-    return by_columns_at(smem_address(panel), row0, k);
+  __device__ __forceinline__ uint64_t k_major(int row0, int k) const {
+    return k_major_at(smem_address(panel), row0, k);
   }
   // Returns the descriptor of an operand that is summed over its rows (mn-major): rows k … k+15 (a multiple of 16), all
   // columns.
-  __device__ __forceinline__ uint64_t by_rows(int k) const { return by_rows_at(smem_address(panel), k); }
+  __device__ __forceinline__ uint64_t mn_major(int k) const { return mn_major_at(smem_address(panel), k); }
 
   // The same for a tile at `address` in shared memory.
-  static HOST_DEVICE constexpr uint64_t by_columns_at(uint32_t address, int row0, int k) {
+  static HOST_DEVICE constexpr uint64_t k_major_at(uint32_t address, int row0, int k) {
     return matrix_descriptor(address, 16, 1024, Swizzle::bytes128) +
            uint64_t((k / 64 * kPanelBytes + row0 * 128 + k % 64 * 2) >> 4);
   }
-  static HOST_DEVICE constexpr uint64_t by_rows_at(uint32_t address, int k) {
+  static HOST_DEVICE constexpr uint64_t mn_major_at(uint32_t address, int k) {
     return matrix_descriptor(address, kPanels > 1 ? kPanelBytes : 0, 1024, Swizzle::bytes128) + uint64_t(k * 128 >> 4);
   }
 };

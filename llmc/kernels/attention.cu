@@ -178,7 +178,7 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
   plain_attention_forward(stream, call);
 }
 
-void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& delta,
+void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& rowsum_dO_O,
                         const Tensor& dout, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
                         const Tensor& v, const AttentionOptions& options, AttentionAccumulate accumulate) {
   const char* who = "attention_backward";
@@ -200,8 +200,9 @@ void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, cons
     require_apart(who, name, result, "k", k);
     require_apart(who, name, result, "v", v);
   }
-  require_tensor(who, "delta", delta, DType::fp32, {q.shape[0], q.shape[2], q.shape[1]});
-  call.dq = dq, call.dk = dk, call.dv = dv, call.delta = delta, call.dout = dout, call.accumulate = accumulate;
+  require_tensor(who, "rowsum_dO_O", rowsum_dO_O, DType::fp32, {q.shape[0], q.shape[2], q.shape[1]});
+  call.dq = dq, call.dk = dk, call.dv = dv, call.rowsum_dO_O = rowsum_dO_O, call.dout = dout,
+  call.accumulate = accumulate;
   switch (call.kernel) {
     case AttentionKernel::hopper:
       hopper_attention_dq(stream, call);

@@ -9,7 +9,7 @@
 // position key_offset + j. Query t sees key j if document_start[t] <= position of j <= position of t; document_start
 // never decreases with t. So one launcher serves training (both offsets 0), packed documents, sliding windows of W keys
 // (document_start[t] is at least the position of t, minus W - 1), sampling from a KV cache (Tq = 1, query_offset =
-// Tk - 1), and queries or keys that come in pieces.
+// Tk - 1), and queries or keys that come in chunks.
 // A query that sees no key has out = 0, lse = -infinity and dq = 0, and adds nothing to dk and dv.
 //
 // Head h of q attends to head h / (NH / NKV) of k and v. Scores, softmax, sums and accumulators are fp32 and are
@@ -26,10 +26,9 @@
 #include "llmc/device/tensor.h"
 
 // Returns the number of pairs of a query and a key that the offsets and the window allow for one head of one sequence.
-// `ahead` is the position of the first query minus that of the first key; a query sees at most `window` keys, or 0: any
-// number. Document starts are ignored. Forward needs 4 HD FLOPs per
-// pair and head. Backward needs 10 HD; our two backward kernels execute 14 HD, because both compute the scores and
-// dout.v.
+// `ahead` is the position of the first query minus that of the first key; a query sees at most `window` keys; 0: any
+// number. Document starts are ignored. Forward needs 4 HD FLOPs per pair and head. Backward needs 10 HD; our two
+// backward kernels execute 14 HD, because both compute the scores and dout.v.
 double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window = 0);
 
 // plain: one thread per row (query or key), on any device. mma: tensor cores (sm_80 and newer), bf16, head sizes 64 and
@@ -61,8 +60,8 @@ struct AttentionOptions {
 
 // q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD); HD is 16 to 256 in steps of 8. They are all fp32 or all
 // bf16. The heads of one position are contiguous. The strides of B and T are multiples of 8, and data is 16-byte
-// aligned. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and delta are (B, NH, Tq)
-// fp32.
+// aligned. So these tensors can be columns of packed rows: Tensor::heads() cuts them. lse and rowsum_dO_O are (B, NH,
+// Tq) fp32.
 
 // Writes out (=) and lse (=). If `amax` (on the device) is not null, the kernel raises it to the largest |out|, as it
 // is rounded. Throws if a type, shape, stride or address is invalid, if out overlaps an input, or if
@@ -74,13 +73,13 @@ void attention_forward(Stream& stream, const Tensor& out, const Tensor& lse, con
 // query heads of the group is complete in fp32 before it is added once. So in bf16 each call costs one rounding, not
 // each query.
 struct AttentionAccumulate {
-  bool dq = false;   // if keys come in pieces: each call adds its keys' part
-  bool dkv = false;  // if queries come in pieces: each call adds its queries' part
+  bool dq = false;   // if keys come in chunks: each call adds what its keys contribute
+  bool dkv = false;  // if queries come in chunks: each call adds what its queries contribute
 };
 
 // Writes dq, dk and dv (= or +=, see above) from dout, forward's out and lse, and q, k, v. A gradient has the shape and
-// the strides of its tensor. If the keys come in pieces, out and lse must be those over all keys. delta is scratch: the
-// sum over a head of dout * out. Gradients must not overlap an input. Throws as attention_forward does.
-void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& delta,
+// the strides of its tensor. If the keys come in chunks, out and lse must be those over all keys. rowsum_dO_O is
+// scratch: the sum over a head of dout * out. Gradients must not overlap an input. Throws as attention_forward does.
+void attention_backward(Stream& stream, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& rowsum_dO_O,
                         const Tensor& dout, const Tensor& out, const Tensor& lse, const Tensor& q, const Tensor& k,
                         const Tensor& v, const AttentionOptions& options, AttentionAccumulate accumulate = {});

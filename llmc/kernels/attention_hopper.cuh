@@ -2,11 +2,11 @@
 //
 // A block's warpgroups have roles (warp specialization). Warpgroup 0 is the producer: one of its threads starts TMA
 // loads of tiles into rings of stages. Each stage has two mbarriers: `full` counts the bytes that have arrived, and
-// `free` counts the warps that are done with the stage. The other warpgroups are consumers: each multiplies (wgmma) 64
-// rows of its own and keeps their accumulators in registers. The consumers also get the registers that the producer
+// `empty` counts the warps that have released the stage. The other warpgroups are consumers: each computes 64 rows of
+// its own with wgmma and keeps their accumulators in registers. The consumers also get the registers that the producer
 // does not need (setmaxnreg). dev/kernels/attention_hopper.svg shows who waits for what.
 //
-// The block's own rows stay in shared-memory tiles of q, k, v or dout. When the products of a consumer are done, its
+// The block's own rows stay in shared-memory tiles of q, k, v or dout. When the gemms of a consumer are done, its
 // epilogue writes the result over its own rows there, and TMA stores them as boxes. TMA fills the part of a box beyond
 // the tensor with zeros on loads and does not write it on stores, so rows beyond the last need no special case.
 #pragma once
@@ -16,20 +16,23 @@
 #include "llmc/device/wgmma.cuh"
 #include "llmc/kernels/attention_rows.cuh"
 
-constexpr int kGroupThreads = 128, kGroupRows = 64;  // threads and rows of a warpgroup
+constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64;  // threads and rows of a warpgroup
 
 // Returns 0 for the producer and 1, 2, … for the consumers. The shuffle tells the compiler that all lanes of a warp get
 // the same number.
 __device__ static __forceinline__ int warpgroup_number() {
-  return __shfl_sync(~0u, int(threadIdx.x) / kGroupThreads, 0);
+  return __shfl_sync(~0u, int(threadIdx.x) / kWarpgroupThreads, 0);
 }
-__device__ static __forceinline__ bool first_lane() { return threadIdx.x % 32 == 0; }
+// True in one lane of each warp.
+__device__ static __forceinline__ bool elect_one() { return threadIdx.x % 32 == 0; }
 
-// Row and column, in a warpgroup's result, of a lane's element d[4 * j + 2 * half + odd] (layout: wgmma.cuh).
-__device__ static __forceinline__ int row_of_group(int half) {
+// Row and column, in a warpgroup's accumulator, of a lane's element d[4 * j + 2 * half + odd] (layout: wgmma.cuh).
+__device__ static __forceinline__ int row_in_warpgroup(int half) {
   return warp_number() % 4 * 16 + half * 8 + lane_of_warp() / 4;
 }
-__device__ static __forceinline__ int column_of(int j, int odd) { return j * 8 + lane_of_warp() % 4 * 2 + odd; }
+__device__ static __forceinline__ int column_in_warpgroup(int j, int odd) {
+  return j * 8 + lane_of_warp() % 4 * 2 + odd;
+}
 
 template <class... Maps>
 __device__ __forceinline__ void prefetch_tensor_maps(const Maps&... maps) {
@@ -37,31 +40,32 @@ __device__ __forceinline__ void prefetch_tensor_maps(const Maps&... maps) {
 }
 
 // A stage of a ring: a tile, the barrier that counts its bytes (`full`), and the barrier that counts the warps, or the
-// warpgroups, that are done with it (`free`).
+// warpgroups, that have released it (`empty`).
 template <class Tile>
 struct Stage {
   Tile tile;
-  Mbarrier full, free;
+  Mbarrier full, empty;
 };
 template <class Tile, int kStages>
-__device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int users) {
+__device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int consumers) {
   for (int i = 0; i < kStages; ++i) {
     mbarrier_init(ring[i].full, 1);
-    mbarrier_init(ring[i].free, users);
+    mbarrier_init(ring[i].empty, consumers);
   }
 }
 
-// The keys that a block's queries see, as tiles.
-struct KeyTiles {
-  int first, count;  // first key; number of tiles
-  template <int kKeys>
-  __device__ static __forceinline__ KeyTiles of(const AttentionShape& shape, const QueryPlace& place, int queries) {
-    const KeyRange all = keys_of_queries(shape, place.b, place.t0, min_int(place.t0 + queries, shape.Tq) - 1);
-    return {all.first, all.last < all.first ? 0 : (all.last - all.first) / kKeys + 1};
+// The n_blocks that an m_block attends to: number i has the keys first_key + i * kBlockN …. The first begins at the
+// first key that any of the queries sees.
+struct KeyBlocks {
+  int first_key, count;
+  template <int kBlockN>
+  __device__ static __forceinline__ KeyBlocks of(const AttentionShape& shape, const MBlockCoord& coord, int kBlockM) {
+    const KeyRange all = keys_of_queries(shape, coord.b, coord.t0, min_int(coord.t0 + kBlockM, shape.Tq) - 1);
+    return {all.first, all.last < all.first ? 0 : (all.last - all.first) / kBlockN + 1};
   }
 };
 
-// ---------------------------------------------------------------------------------------------- producing tiles
+// ---------------------------------------------------------------------------------------------- loads
 
 // Starts the TMA load of kRows rows of a head, from `row` on. `full` counts the bytes. One thread calls.
 template <int kRows, int kHD>
@@ -71,45 +75,45 @@ __device__ __forceinline__ void load_rows(WgmmaTile<kRows, kHD>& to, const Tenso
   for (int panel = 0; panel < kHD / 64; ++panel) tma_load(to.panel[panel], map, full, panel * 64, head, row, b);
 }
 
-// Waits until the stage is free, then starts to load the next rows into it. `parity` is PipelineState::parity there.
+// Waits until the stage is empty, then starts to load the next rows into it. `parity` is PipelineState::parity there.
 template <class Tile>
 __device__ __forceinline__ void load_stage(Stage<Tile>& stage, const TensorMap& map, int parity, int head, int row,
                                            int b) {
-  mbarrier_wait(stage.free, parity ^ 1);
+  mbarrier_wait(stage.empty, parity ^ 1);
   mbarrier_arrive_expect_tx(stage.full, sizeof(stage.tile));
   load_rows(stage.tile, map, stage.full, head, row, b);
 }
 
-// ---------------------------------------------------------------------------------------------- products
+// ---------------------------------------------------------------------------------------------- gemms
 
-// Starts d = A·Bᵀ over the head's columns. A is 64 rows of `a` from row0 on, and B is all rows of `b`.
+// Starts d = A·Bᵀ. A is 64 rows of `a` from row0 on, B is all rows of `b`; both are K-major, and K is the head size.
 template <int kHD, int kRows, int kN>
-__device__ __forceinline__ void multiply_rows(float (&d)[kN / 2], const WgmmaTile<kRows, kHD>& a, int row0,
-                                              const WgmmaTile<kN, kHD>& b) {
+__device__ __forceinline__ void gemm(float (&d)[kN / 2], const WgmmaTile<kRows, kHD>& a, int row0,
+                                     const WgmmaTile<kN, kHD>& b) {
 #pragma unroll
-  for (int k = 0; k < kHD; k += 16) multiply<kN>(d, a.by_columns(row0, k), b.by_columns(0, k), k > 0);
+  for (int k = 0; k < kHD; k += 16) wgmma<kN>(d, a.k_major(row0, k), b.k_major(0, k), k > 0);
 }
 
-// Starts d += weights·B. `weights` has one column for each row of `b`.
+// Starts d += A·B, with A in registers. A has one column for each row of `b`, so K is the rows of `b`: MN-major.
 template <int kHD, int kRows>
-__device__ __forceinline__ void add_weighted(float (&d)[kHD / 2], const uint32_t (&weights)[kRows / 16][4],
-                                             const WgmmaTile<kRows, kHD>& b) {
+__device__ __forceinline__ void gemm_rs(float (&d)[kHD / 2], const uint32_t (&a)[kRows / 16][4],
+                                        const WgmmaTile<kRows, kHD>& b) {
 #pragma unroll
-  for (int k = 0; k < kRows / 16; ++k) multiply<kHD, Major::mn>(d, weights[k], b.by_rows(16 * k), true);
+  for (int k = 0; k < kRows / 16; ++k) wgmma<kHD, Major::mn>(d, a[k], b.mn_major(16 * k), true);
 }
 
-// Rounds a result to bf16, as the left operand of the next product. The fence makes sure that the weights are in their
-// registers when that product starts.
+// Rounds an accumulator to bf16, as operand A of the next gemm. The fence makes sure that A is in its registers when
+// that gemm starts.
 template <int kN>
-__device__ __forceinline__ void round_to_operand(uint32_t (&weights)[kN / 16][4], const float (&d)[kN / 2]) {
+__device__ __forceinline__ void round_to_operand_a(uint32_t (&a)[kN / 16][4], const float (&d)[kN / 2]) {
 #pragma unroll
-  for (int i = 0; i < kN / 4; ++i) weights[i / 4][i % 4] = pair_of_bf16(d[2 * i], d[2 * i + 1]);
+  for (int i = 0; i < kN / 4; ++i) a[i / 4][i % 4] = pair_of_bf16(d[2 * i], d[2 * i + 1]);
 #pragma unroll
-  for (int k = 0; k < kN / 16; ++k) warpgroup_fence_operand(weights[k]);
+  for (int k = 0; k < kN / 16; ++k) warpgroup_fence_operand(a[k]);
 }
 
-// Sets the elements of keys key0 … that a row does not see to `unseen`. `rows` has the keys that the lane's two rows
-// see.
+// Sets the scores of keys that a row does not see to `unseen`. Column 0 of `s` is key key0; `rows` has the keys that
+// the lane's two rows see.
 template <int kCount>
 __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const KeyRange (&rows)[2], float unseen) {
 #pragma unroll
@@ -119,7 +123,8 @@ __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const 
     for (int j = 0; j < kCount / 4; ++j)
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd)
-        if (column_of(j, odd) < first || column_of(j, odd) > last) s[4 * j + 2 * half + odd] = unseen;
+        if (column_in_warpgroup(j, odd) < first || column_in_warpgroup(j, odd) > last)
+          s[4 * j + 2 * half + odd] = unseen;
   }
 }
 
@@ -134,34 +139,35 @@ __device__ static __forceinline__ void scale_rows(float (&d)[kHD / 2], const flo
   if (!accumulate) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = row0 + row_of_group(half);
+    const int row = row0 + row_in_warpgroup(half);
     if (row >= count) continue;
 #pragma unroll
     for (int j = 0; j < kHD / 8; ++j) {
       float before[2];
-      load_vector(before, to.base + row * to.stride + column_of(j, 0));
+      load_vector(before, to.base + row * to.stride + column_in_warpgroup(j, 0));
       d[4 * j + 2 * half] += before[0];
       d[4 * j + 2 * half + 1] += before[1];
     }
   }
 }
 
-// Epilogue: writes a warpgroup's result to rows row0 … of `staging`, whose products are done, and from there by TMA to
-// the box at `row`. `barrier` is a named barrier that only this warpgroup uses.
+// Epilogue: writes a warpgroup's accumulator to rows row0 … of `staging`, which no gemm reads any more, and from there
+// by TMA to the box at `row`. `barrier` is a named barrier that only this warpgroup uses.
 template <int kHD, int kRows>
 __device__ static __forceinline__ void store_rows(const TensorMap& map, int head, int row, int b,
                                                   const float (&d)[kHD / 2], WgmmaTile<kRows, kHD>& staging, int row0,
                                                   int barrier) {
-  named_barrier_sync(barrier, kGroupThreads);  // the products of all four warps are done with the rows
+  named_barrier_sync(barrier, kWarpgroupThreads);  // the gemms of all four warps have read the rows
 #pragma unroll
   for (int i = 0; i < kHD / 4; ++i) {
-    const int at = row0 + row_of_group(i % 2), column = column_of(i / 2, 0), chunk = column % 64 / 8 ^ (at & 7);
+    const int at = row0 + row_in_warpgroup(i % 2), column = column_in_warpgroup(i / 2, 0),
+              chunk = column % 64 / 8 ^ (at & 7);
     auto* pair = reinterpret_cast<uint32_t*>(&staging.panel[column / 64][at][chunk * 8 + column % 8]);
     store_for_async_proxy(pair, pair_of_bf16(d[2 * i], d[2 * i + 1]));
   }
   fence_async_proxy();
-  named_barrier_sync(barrier, kGroupThreads);
-  if (threadIdx.x % kGroupThreads != 0) return;
+  named_barrier_sync(barrier, kWarpgroupThreads);
+  if (threadIdx.x % kWarpgroupThreads != 0) return;
 #pragma unroll
   for (int panel = 0; panel < kHD / 64; ++panel) tma_store(map, staging.panel[panel][row0], panel * 64, head, row, b);
   tma_store_commit_group();

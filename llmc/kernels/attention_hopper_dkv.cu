@@ -1,263 +1,268 @@
 // Causal attention on Hopper, backward: the gradients of keys and values. With p[t,j] = exp(s[t,j] - lse[t]):
 //
-//   ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])     dk[j] = scale * sum_t ds[t,j] q[t]     dv[j] = sum_t p[t,j] dout[t]
+//   dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
+//   dk[j] = scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
 //
-// Writes dk and dv (= or +=).  Deterministic, without atomics: one warpgroup alone accumulates the sums of its keys and
-// walks over the queries that see them, in all heads of the group. Scores are computed transposed, keys x queries, so
-// that p and ds in registers already are the left operands of the sums.
+// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32.  Writes dk
+// and dv (= or +=).  Deterministic, without atomics: one warpgroup alone accumulates dk and dv of its keys, over the
+// queries that see them in all heads of the group. Scores are computed transposed, keys x queries, so that p and ds in
+// registers already are operand A of the gemms that sum over queries.
 //
-//   tile        128 keys x 64 queries. The blocks of the first keys start first: most queries see them.
-//   roles       warpgroup 0 is the producer (24 registers): one thread loads tiles, 64 others load lse, delta and the
-//               range of keys that each query sees; two consumers have 64 keys each (240)
-//   registers   per thread, head 128: 64 of dk, 64 of dv, 32 scores, 32 of v.dout, 16 pairs of weights
-//   stages      three of queries, three of dout; keys and values are loaded once
-//   waits       a consumer waits for keys and values, a stage's bytes, and its lse, delta and key ranges; the producer
-//               waits for a free stage
+//   tile        kBlockN = 128 keys, kBlockM = 64 queries. The blocks of the first keys start first, because most
+//               queries see them.
+//   roles       warpgroup 0 is the producer (24 registers a thread): one thread loads tiles, 64 others load lse,
+//               rowsum_dO_O and the range of keys that each query sees; two consumers have 64 keys each (240)
+//   registers   per thread, head size 128: 64 of acc_dk, 64 of acc_dv, 32 scores, 32 of dp, 16 of p or ds (pairs of
+//               bf16)
+//   stages      three of q and three of dout; k and v are loaded once
+//   waits       a consumer waits for k and v, for a stage's bytes, and for lse, rowsum_dO_O and key ranges; the
+//               producer waits for an empty stage
+//   limits      the tensor cores and the bandwidth of shared memory: the gemms of S and dP have 64 columns and both
+//               operands in shared memory
 //
-// A consumer starts the scores of the next queries and the product of the previous tile's ds and queries. It computes
-// the exponentials while the second product runs. Then it starts v.dout and the product of p and dout, and computes ds
-// while that last product runs. p and ds share one array of weights: the product with p is done before ds replaces it.
-// With two arrays, or with v.dout started beside the scores, registers are short at head size 128, and the compiler
-// makes products wait for one another.
-//
-// Expected limit (dev/bench/attention_rates.cpp, a model; measured: dev/docs/benchmarks.md), in clocks of a
-// multiprocessor for a tile at head size 128: four products 2048, exponentials 512, fp32 320, shared memory 1920
-// (operands 1536, TMA writes 256, lse and delta 128), L2 1024, four waits 400. A tile takes about 2781 clocks, which is
-// 620 TFLOP/s of the kernel's four products at T = 8192. Scores and v.dout have 64 columns with both operands in shared
-// memory: each wgmma reads 4 KiB in 32 clocks, the full bandwidth of shared memory. At head size 64: 1024, 512, 320,
-// 1024; a tile takes 1757, which is 479 TFLOP/s at T = 4096.
+// In each step a consumer starts Sᵀ = K Qᵀ of the next m_block and dK += dSᵀ Q of the previous one, and computes the
+// exponentials while dK runs. Then it starts dPᵀ = V dOᵀ and dV += Pᵀ dO, and computes ds while dV runs. p and ds share
+// one array: dV is done before ds replaces p. With two arrays, or with dP started together with S, registers are short
+// at head size 128, and the compiler makes the gemms wait for one another.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
 namespace {
 
-// Data of the queries of a tile, besides their rows of q and dout.
-template <int kQueries>
+// What the kernel needs of each query of an m_block, in addition to its rows of q and dout.
+template <int kBlockM>
 struct QueryRows {
-  float lse[kQueries], delta[kQueries];  // lse in units of log 2; infinity where the query sees no key, or does not
-                                         // exist: its weights are 0
-  int first[kQueries], last[kQueries];   // the keys that it sees
+  // lse_log2: lse * log2(e); infinity where the query sees no key, or does not exist, so that its p is 0.
+  float lse_log2[kBlockM], rowsum_dO_O[kBlockM];
+  int first[kBlockM], last[kBlockM];  // the keys that it sees
   Mbarrier full;
 };
 
 template <int kHD>
 struct Tiles {
-  static constexpr int kGroups = 2, kKeys = kGroups * kGroupRows, kQueries = 64, kStages = 3;
-  static constexpr int kThreads = (1 + kGroups) * kGroupThreads;
+  static constexpr int kConsumers = 2, kBlockN = kConsumers * kWarpgroupRows, kBlockM = 64, kStages = 3;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads;
   static constexpr int kProducerRegisters = 24, kRegisters = 240;
-  using Queries = WgmmaTile<kQueries, kHD>;
-  using Keys = WgmmaTile<kKeys, kHD>;
+  using Queries = WgmmaTile<kBlockM, kHD>;
+  using Keys = WgmmaTile<kBlockN, kHD>;
   Keys k, v;
   Stage<Queries> q[kStages], dout[kStages];
-  QueryRows<kQueries> rows[kStages];  // freed together with the stage of q
+  QueryRows<kBlockM> rows[kStages];  // released together with the stage of q
   Mbarrier keys_full;
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
-constexpr int kOfGroup = 1;  // named barriers 1 and 2, one for each consumer
+constexpr int kConsumerBarrier = 1;  // named barriers 1 and 2, one for each consumer
 
-// The tiles that a block walks over: queries first .. end-1 of each head of the group. A head has `of_head` tiles, the
-// group has `count`.
-struct QueryTiles {
-  int first, end, of_head, count;
+// The m_blocks of an n_block: `count` in all heads of the group, in each head over the queries first .. end - 1.
+struct QueryBlocks {
+  int first, end, count;
 };
 
-// The current position of a walk over QueryTiles.
-template <int kQueries>
-struct QueryTile {
+// The current m_block: its head, and its first query.
+template <int kBlockM>
+struct QueryBlockIterator {
   int head, t0;
-  __device__ __forceinline__ QueryTile(int head, const QueryTiles& tiles) : head(head), t0(tiles.first) {}
-  __device__ __forceinline__ void advance(const QueryTiles& tiles) {
-    t0 += kQueries;
-    if (t0 < tiles.end) return;
-    t0 = tiles.first;
+  __device__ __forceinline__ QueryBlockIterator(int head, const QueryBlocks& query_blocks)
+      : head(head), t0(query_blocks.first) {}
+  __device__ __forceinline__ void advance(const QueryBlocks& query_blocks) {
+    t0 += kBlockM;
+    if (t0 < query_blocks.end) return;
+    t0 = query_blocks.first;
     ++head;
   }
 };
 
-// The producer thread loads keys and values, then the tiles of queries and dout.
+// The producer thread loads k and v, then q and dout of the m_blocks.
 template <int kHD>
 __device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout,
                                         const TensorMap& k, const TensorMap& v, int b, int kv_head, int head, int key0,
-                                        const QueryTiles& tiles) {
+                                        const QueryBlocks& query_blocks) {
   using Shared = Tiles<kHD>;
   mbarrier_arrive_expect_tx(shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
   load_rows(shared.k, k, shared.keys_full, kv_head, key0, b);
   load_rows(shared.v, v, shared.keys_full, kv_head, key0, b);
-  PipelineState<Shared::kStages> place;
-  QueryTile<Shared::kQueries> at(head, tiles);
-  for (int i = 0; i < tiles.count; ++i) {
-    load_stage(shared.q[place.slot], q, place.parity, at.head, at.t0, b);
-    load_stage(shared.dout[place.slot], dout, place.parity, at.head, at.t0, b);
-    place.advance();
-    at.advance(tiles);
+  PipelineState<Shared::kStages> stage;
+  QueryBlockIterator<Shared::kBlockM> at(head, query_blocks);
+  for (int i = 0; i < query_blocks.count; ++i) {
+    load_stage(shared.q[stage.slot], q, stage.parity, at.head, at.t0, b);
+    load_stage(shared.dout[stage.slot], dout, stage.parity, at.head, at.t0, b);
+    stage.advance();
+    at.advance(query_blocks);
   }
 }
 
-// One thread per row loads lse, delta and the range of keys of the queries of each tile.
+// Loads lse, rowsum_dO_O and the range of keys of each m_block's queries. kBlockM threads call, one for each `row`.
 template <int kHD>
-__device__ __forceinline__ void produce_rows(Tiles<kHD>& shared, const float* lse, const float* delta,
-                                             const AttentionShape& shape, int b, int head, int row,
-                                             const QueryTiles& tiles) {
+__device__ __forceinline__ void produce_query_rows(Tiles<kHD>& shared, const float* lse, const float* rowsum_dO_O,
+                                                   const AttentionShape& shape, int b, int head, int row,
+                                                   const QueryBlocks& query_blocks) {
   using Shared = Tiles<kHD>;
-  PipelineState<Shared::kStages> place;
-  QueryTile<Shared::kQueries> at(head, tiles);
-  for (int i = 0; i < tiles.count; ++i) {
+  PipelineState<Shared::kStages> stage;
+  QueryBlockIterator<Shared::kBlockM> at(head, query_blocks);
+  for (int i = 0; i < query_blocks.count; ++i) {
     const int t = at.t0 + row;
-    float lse_of_row = -INFINITY, delta_of_row = 0;
+    float lse_of_row = -INFINITY, rowsum_of_row = 0;
     KeyRange seen = {0, shape.Tk};
-    if (t < tiles.end) {
+    if (t < query_blocks.end) {
       const size_t of_query = (size_t(b) * shape.NH + at.head) * shape.Tq + t;
       lse_of_row = lse[of_query];
-      delta_of_row = delta[of_query];
+      rowsum_of_row = rowsum_dO_O[of_query];
       seen = keys_of_query(shape, b, t);
     }
     if (lse_of_row == -INFINITY) lse_of_row = INFINITY, seen = {0, shape.Tk};
-    mbarrier_wait(shared.q[place.slot].free, place.parity ^ 1);
-    auto& rows = shared.rows[place.slot];
-    rows.lse[row] = lse_of_row * kLog2e;
-    rows.delta[row] = delta_of_row;
+    mbarrier_wait(shared.q[stage.slot].empty, stage.parity ^ 1);
+    auto& rows = shared.rows[stage.slot];
+    rows.lse_log2[row] = lse_of_row * kLog2e;
+    rows.rowsum_dO_O[row] = rowsum_of_row;
     rows.first[row] = seen.first;
     rows.last[row] = seen.last;
     mbarrier_arrive(rows.full);
-    place.advance();
-    at.advance(tiles);
+    stage.advance();
+    at.advance(query_blocks);
   }
 }
 
-// A consumer's 64 keys: products and epilogue.
+// Replaces the scores in s by p. The lane's rows are keys, first_key is the consumer's first; its columns are queries.
+template <int kBlockM>
+__device__ __forceinline__ void compute_p(float (&s)[kBlockM / 2], const QueryRows<kBlockM>& rows, int first_key,
+                                          float scale) {
+  const int first_of_warp = first_key + warp_number() % 4 * 16, lane = lane_of_warp();
+  bool every = true;  // this lane's two queries see every key of the warp
+#pragma unroll
+  for (int i = lane; i < kBlockM; i += 32)
+    every &= rows.first[i] <= first_of_warp && rows.last[i] >= first_of_warp + 15;
+  const bool masked = __ballot_sync(~0u, every) != ~0u;
+#pragma unroll
+  for (int j = 0; j < kBlockM / 8; ++j)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float lse_log2 = rows.lse_log2[column_in_warpgroup(j, odd)];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& score = s[4 * j + 2 * half + odd];
+        score = exp2_f32(score * (scale * kLog2e) - lse_log2);
+      }
+    }
+  if (!masked) return;
+#pragma unroll
+  for (int j = 0; j < kBlockM / 8; ++j)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int first = rows.first[column_in_warpgroup(j, odd)], last = rows.last[column_in_warpgroup(j, odd)];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = first_key + row_in_warpgroup(half);
+        if (key < first || key > last) s[4 * j + 2 * half + odd] = 0;
+      }
+    }
+}
+
+// Replaces dp by ds.
+template <int kCount, int kBlockM>
+__device__ __forceinline__ void compute_ds(float (&dp)[kCount], const float (&p)[kCount],
+                                           const QueryRows<kBlockM>& rows) {
+#pragma unroll
+  for (int j = 0; j < kBlockM / 8; ++j)
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float rowsum_dO_O = rows.rowsum_dO_O[column_in_warpgroup(j, odd)];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = 4 * j + 2 * half + odd;
+        dp[i] = p[i] * (dp[i] - rowsum_dO_O);
+      }
+    }
+}
+
+// A consumer's 64 keys: gemms and epilogue.
 template <int kHD>
-__device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& dk_map, const TensorMap& dv_map,
-                                                   bf16* dk, bf16* dv, const AttentionShape& shape, float scale, int b,
-                                                   int kv_head, int key0, int group, const QueryTiles& tiles,
-                                                   bool accumulate) {
+__device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dk_map, const TensorMap& dv_map, bf16* dk,
+                                        bf16* dv, const AttentionShape& shape, float scale, int b, int kv_head,
+                                        int key0, int consumer, const QueryBlocks& query_blocks, bool accumulate) {
   using Shared = Tiles<kHD>;
-  constexpr int kQueries = Shared::kQueries;
-  const int row0 = group * kGroupRows;
-  float dkeys[kHD / 2] = {}, dvalues[kHD / 2] = {}, s[kQueries / 2] = {}, ds[kQueries / 2] = {};
-  uint32_t weights[kQueries / 16][4];
-  PipelineState<Shared::kStages> place, last;  // of the current tile and of the one before
-  const auto start_scores = [&] {
-    mbarrier_wait(shared.q[place.slot].full, place.parity);
+  constexpr int kBlockM = Shared::kBlockM;
+  const int row0 = consumer * kWarpgroupRows;
+  float acc_dk[kHD / 2] = {}, acc_dv[kHD / 2] = {}, s[kBlockM / 2] = {}, dp[kBlockM / 2] = {};
+  uint32_t p_or_ds[kBlockM / 16][4];
+  PipelineState<Shared::kStages> stage, last_stage;  // of the current m_block and of the one before
+  const auto start_s = [&] {
+    mbarrier_wait(shared.q[stage.slot].full, stage.parity);
     warpgroup_fence_operand(s);
     wgmma_fence();
-    multiply_rows(s, shared.k, row0, shared.q[place.slot].tile);
+    gemm(s, shared.k, row0, shared.q[stage.slot].tile);
     wgmma_commit_group();
   };
-  const auto start_products = [&] {
-    mbarrier_wait(shared.dout[place.slot].full, place.parity);
-    warpgroup_fence_operand(ds);
+  const auto start_dp = [&] {
+    mbarrier_wait(shared.dout[stage.slot].full, stage.parity);
+    warpgroup_fence_operand(dp);
     wgmma_fence();
-    multiply_rows(ds, shared.v, row0, shared.dout[place.slot].tile);
+    gemm(dp, shared.v, row0, shared.dout[stage.slot].tile);
     wgmma_commit_group();
   };
-  const auto start_keys = [&] {
-    warpgroup_fence_operand(dkeys);
+  const auto start_dk = [&] {
+    warpgroup_fence_operand(acc_dk);
     wgmma_fence();
-    add_weighted<kHD>(dkeys, weights, shared.q[last.slot].tile);
+    gemm_rs<kHD>(acc_dk, p_or_ds, shared.q[last_stage.slot].tile);
     wgmma_commit_group();
   };
-  const auto start_values = [&] {
-    round_to_operand<kQueries>(weights, s);
-    warpgroup_fence_operand(dvalues);
+  const auto start_dv = [&] {
+    round_to_operand_a<kBlockM>(p_or_ds, s);
+    warpgroup_fence_operand(acc_dv);
     wgmma_fence();
-    add_weighted<kHD>(dvalues, weights, shared.dout[place.slot].tile);
+    gemm_rs<kHD>(acc_dv, p_or_ds, shared.dout[stage.slot].tile);
     wgmma_commit_group();
   };
-  // Turns the scores in s into p.
-  const auto take_scores = [&] {
+  const auto wait_and_compute_p = [&] {
     warpgroup_fence_operand(s);
-    auto& rows = shared.rows[place.slot];
-    mbarrier_wait(rows.full, place.parity);
-    const int first_key = key0 + row0 + warp_number() % 4 * 16, lane = lane_of_warp();
-    bool every = true;  // this lane's two queries see every key of the warp
-#pragma unroll
-    for (int i = lane; i < kQueries; i += 32) every &= rows.first[i] <= first_key && rows.last[i] >= first_key + 15;
-    const bool masked = __ballot_sync(~0u, every) != ~0u;
-#pragma unroll
-    for (int j = 0; j < kQueries / 8; ++j)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float lse2 = rows.lse[column_of(j, odd)];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float& score = s[4 * j + 2 * half + odd];
-          score = exp2_f32(score * (scale * kLog2e) - lse2);
-        }
-      }
-    if (!masked) return;
-#pragma unroll
-    for (int j = 0; j < kQueries / 8; ++j)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int first = rows.first[column_of(j, odd)], last = rows.last[column_of(j, odd)];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int key = key0 + row0 + row_of_group(half);
-          if (key < first || key > last) s[4 * j + 2 * half + odd] = 0;
-        }
-      }
+    mbarrier_wait(shared.rows[stage.slot].full, stage.parity);
+    compute_p(s, shared.rows[stage.slot], key0 + row0, scale);
   };
-  // Turns v.dout in ds into ds, with p from s.
-  const auto take_products = [&] {
-    warpgroup_fence_operand(ds);
-    auto& rows = shared.rows[place.slot];
-#pragma unroll
-    for (int j = 0; j < kQueries / 8; ++j)
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const float delta = rows.delta[column_of(j, odd)];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int i = 4 * j + 2 * half + odd;
-          ds[i] = s[i] * (ds[i] - delta);
-        }
-      }
-  };
-  // The rest of a tile once s has p: adds the product of p and dout to dv, and leaves ds in `weights`.
-  const auto finish_tile = [&] {
-    start_products();
-    start_values();
+  // The rest of an m_block once s has p: adds to dv, and leaves ds in `p_or_ds`.
+  const auto finish_m_block = [&] {
+    start_dp();
+    start_dv();
     wgmma_wait_group<1>();
-    take_products();
+    warpgroup_fence_operand(dp);
+    compute_ds(dp, s, shared.rows[stage.slot]);
     wgmma_wait_group<0>();
-    warpgroup_fence_operand(dvalues);
-    if (first_lane()) mbarrier_arrive(shared.dout[place.slot].free);
-    place.advance();
-    round_to_operand<kQueries>(weights, ds);
+    warpgroup_fence_operand(acc_dv);
+    if (elect_one()) mbarrier_arrive(shared.dout[stage.slot].empty);
+    stage.advance();
+    round_to_operand_a<kBlockM>(p_or_ds, dp);
   };
-  if (tiles.count > 0) {
+  if (query_blocks.count > 0) {
     mbarrier_wait(shared.keys_full, 0);
-    start_scores();
+    start_s();
     wgmma_wait_group<0>();
-    take_scores();
-    finish_tile();
+    wait_and_compute_p();
+    finish_m_block();
   }
 #pragma unroll 1
-  for (int i = 1; i < tiles.count; ++i) {
-    start_scores();
-    start_keys();
+  for (int i = 1; i < query_blocks.count; ++i) {
+    start_s();
+    start_dk();
     wgmma_wait_group<1>();
-    take_scores();
+    wait_and_compute_p();
     wgmma_wait_group<0>();
-    warpgroup_fence_operand(dkeys);
-    __syncwarp();  // every lane has read the tile's rows, which the producers may now replace
-    if (first_lane()) mbarrier_arrive(shared.q[last.slot].free);
-    last.advance();
-    finish_tile();
+    warpgroup_fence_operand(acc_dk);
+    __syncwarp();  // every lane has read the m_block's rows, which the producers may now replace
+    if (elect_one()) mbarrier_arrive(shared.q[last_stage.slot].empty);
+    last_stage.advance();
+    finish_m_block();
   }
-  if (tiles.count > 0) {
-    start_keys();
+  if (query_blocks.count > 0) {
+    start_dk();
     wgmma_wait_group<0>();
-    warpgroup_fence_operand(dkeys);
+    warpgroup_fence_operand(acc_dk);
   }
   const float one[2] = {1, 1}, factor[2] = {scale, scale};
   const int key = key0 + row0;
-  scale_rows<kHD>(dvalues, one, HeadRows<bf16>(dv, shape.v, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
-  store_rows<kHD>(dv_map, kv_head, key, b, dvalues, shared.v, row0, kOfGroup + group);
-  scale_rows<kHD>(dkeys, factor, HeadRows<bf16>(dk, shape.k, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
-  store_rows<kHD>(dk_map, kv_head, key, b, dkeys, shared.k, row0, kOfGroup + group);
+  scale_rows<kHD>(acc_dv, one, HeadRows<bf16>(dv, shape.v, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
+  store_rows<kHD>(dv_map, kv_head, key, b, acc_dv, shared.v, row0, kConsumerBarrier + consumer);
+  scale_rows<kHD>(acc_dk, factor, HeadRows<bf16>(dk, shape.k, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
+  store_rows<kHD>(dk_map, kv_head, key, b, acc_dk, shared.k, row0, kConsumerBarrier + consumer);
   tma_store_wait_group_read();
 }
 
@@ -267,34 +272,37 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
                                 const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap dout,
                                 const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                 bf16* __restrict__ dk, bf16* __restrict__ dv, const float* __restrict__ lse,
-                                const float* __restrict__ delta, AttentionShape shape, float scale, bool accumulate) {
+                                const float* __restrict__ rowsum_dO_O, AttentionShape shape, float scale,
+                                bool accumulate) {
   using Shared = Tiles<kHD>;
-  constexpr int kKeys = Shared::kKeys, kQueries = Shared::kQueries;
+  constexpr int kBlockN = Shared::kBlockN, kBlockM = Shared::kBlockM;
   Shared& shared = shared_memory<Shared>();
-  const BlockPlace place = block_place(shape);
-  const int group = warpgroup_number(), heads = shape.NH / shape.NKV, key0 = place.range * kKeys;
-  const int first = first_row_behind(shape, 1, key0);
-  const int end = first_query_past(shape, place.b, min_int(key0 + kKeys, shape.Tk) - 1);
-  const int of_head = first < end ? (end - first + kQueries - 1) / kQueries : 0;
-  const QueryTiles tiles = {first, end, of_head, heads * of_head};
+  const BlockCoord coord = block_coord(shape);
+  const int warpgroup = warpgroup_number(), heads = shape.NH / shape.NKV, key0 = coord.block * kBlockN;
+  const int first = first_query_of_key(shape, key0);
+  const int end = end_query_of_key(shape, coord.b, min_int(key0 + kBlockN, shape.Tk) - 1);
+  const int per_head = first < end ? (end - first + kBlockM - 1) / kBlockM : 0;
+  const QueryBlocks query_blocks = {first, end, heads * per_head};
   if (threadIdx.x == 0) {
     prefetch_tensor_maps(k, v, q, dout, dk_map, dv_map);
     mbarrier_init(shared.keys_full, 1);
-    initialize_ring(shared.q, 4 * Shared::kGroups);
-    initialize_ring(shared.dout, 4 * Shared::kGroups);
-    for (int i = 0; i < Shared::kStages; ++i) mbarrier_init(shared.rows[i].full, kQueries);
+    initialize_ring(shared.q, 4 * Shared::kConsumers);
+    initialize_ring(shared.dout, 4 * Shared::kConsumers);
+    for (int i = 0; i < Shared::kStages; ++i) mbarrier_init(shared.rows[i].full, kBlockM);
     fence_mbarrier_init();
   }
   __syncthreads();
-  if (group == 0) {
+  if (warpgroup == 0) {
     setmaxnreg_dec<Shared::kProducerRegisters>();
-    const int row = int(threadIdx.x) - 32, head = place.kv_head * heads;
-    if (threadIdx.x == 0 && tiles.count > 0) produce(shared, q, dout, k, v, place.b, place.kv_head, head, key0, tiles);
-    if (row >= 0 && row < kQueries) produce_rows(shared, lse, delta, shape, place.b, head, row, tiles);
+    const int row = int(threadIdx.x) - 32, head = coord.kv_head * heads;
+    if (threadIdx.x == 0 && query_blocks.count > 0)
+      produce(shared, q, dout, k, v, coord.b, coord.kv_head, head, key0, query_blocks);
+    if (row >= 0 && row < kBlockM)
+      produce_query_rows(shared, lse, rowsum_dO_O, shape, coord.b, head, row, query_blocks);
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
-    multiply_and_store(shared, dk_map, dv_map, dk, dv, shape, scale, place.b, place.kv_head, key0, group - 1, tiles,
-                       accumulate);
+    consume(shared, dk_map, dv_map, dk, dv, shape, scale, coord.b, coord.kv_head, key0, warpgroup - 1, query_blocks,
+            accumulate);
   }
 }
 
@@ -311,11 +319,11 @@ void hopper_attention_dkv(Stream& stream, const AttentionCall& call) {
     Device& device = stream.device();
     launch<attention_hopper_dkv_kernel<kHD>>(
         dkv_work(stream, who, RateClass::attention_hopper_backward, call),
-        blocks_for(size_t(s.Tk), Shared::kKeys) * unsigned(s.NKV * s.B), Shared::kThreads, sizeof(Shared),
-        map_of_rows(device, call.dk, kGroupRows, who), map_of_rows(device, call.dv, kGroupRows, who),
-        map_of_rows(device, call.q, Shared::kQueries, who), map_of_rows(device, call.dout, Shared::kQueries, who),
-        map_of_rows(device, call.k, Shared::kKeys, who), map_of_rows(device, call.v, Shared::kKeys, who),
-        call.dk.as<bf16>(), call.dv.as<bf16>(), call.lse.as<float>(), call.delta.as<float>(), s, call.scale(),
+        blocks_for(size_t(s.Tk), Shared::kBlockN) * unsigned(s.NKV * s.B), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, call.dk, kWarpgroupRows, who), map_of_rows(device, call.dv, kWarpgroupRows, who),
+        map_of_rows(device, call.q, Shared::kBlockM, who), map_of_rows(device, call.dout, Shared::kBlockM, who),
+        map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
+        call.dk.as<bf16>(), call.dv.as<bf16>(), call.lse.as<float>(), call.rowsum_dO_O.as<float>(), s, call.scale(),
         call.accumulate.dkv);
   });
 }

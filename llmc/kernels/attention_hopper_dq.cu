@@ -1,26 +1,24 @@
-// Causal attention on Hopper, backward: the gradient of queries, and delta.  With p[t,j] = exp(s[t,j] - lse[t]):
+// Causal attention on Hopper, backward: the gradient of queries, and rowsum_dO_O.  With p[t,j] = exp(s[t,j] - lse[t]):
 //
-//   delta[t] = dout[t].out[t]    ds[t,j] = p[t,j] (dout[t].v[j] - delta[t])    dq[t] = scale * sum_j ds[t,j] k[j]
+//   rowsum_dO_O[t] = dout[t].out[t]    dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
+//   dq[t] = scale * sum_j ds[t,j] k[j]
 //
-// Writes dq (= or +=) and delta (=).  Deterministic: one warpgroup alone accumulates the sums of its queries. A second
-// kernel computes the gradients of keys and values and recomputes the scores. That makes 7 products instead of 5, but
-// no sum passes through device memory, and no block waits for another.
+// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32.  Writes dq
+// (= or +=) and rowsum_dO_O (=).  Deterministic: one warpgroup alone accumulates the dq of its queries. A second kernel
+// computes dk and dv and recomputes the scores. That makes 7 gemms instead of 5, but no sum passes through device
+// memory, and no block waits for another.
 //
-//   tile        128 queries; head 128: 64 keys, head 64: 128. The last keys come first: they need masks.
-//   roles       warpgroup 0 is the producer (24 registers); two consumers have 64 queries each (240)
-//   registers   per thread, head 128: 64 of dq, 32 scores, 32 of dout.v, 16 pairs of weights; head 64: 32, 64, 64, 32
-//   stages      three of keys, of which two are multiplied at once; two of values; queries and dout are loaded once
-//   waits       a consumer waits for the queries and a stage's bytes; the producer waits for a free stage
+//   tile        kBlockM = 128 queries; kBlockN = 64 keys at head size 128, 128 at 64
+//   roles       warpgroup 0 is the producer (24 registers a thread); two consumers have 64 queries each (240)
+//   registers   per thread, head size 128: 64 of acc_dq, 32 scores, 32 of dp, 16 of ds (pairs of bf16); head size 64:
+//               32, 64, 64, 32
+//   stages      three of k, because two are in use at once; two of v; q and dout are loaded once
+//   waits       a consumer waits for q and dout and for a stage's bytes; the producer waits for an empty stage
+//   limits      the tensor cores and the bandwidth of shared memory: each consumer reads its own q and dout for each
+//               n_block
 //
-// A consumer starts the scores and dout.v of the next keys, then the product of the previous tile's ds and keys. It
-// computes the exponentials while the other products run.
-//
-// Expected limit (dev/bench/attention_rates.cpp, a model; measured: dev/docs/benchmarks.md), in clocks of a
-// multiprocessor for a tile at head size 128: three products 1536, exponentials 512, fp32 256, shared memory 1536
-// (operands 1280, since each consumer reads its own q and dout; TMA writes 256), L2 1024, three waits 300. A tile takes
-// about 2143 clocks, which is 593 TFLOP/s of the kernel's three products at T = 8192. At head size 64: 1536, 1024, 512,
-// 1280; a tile takes 2450, which is 487 TFLOP/s at T = 4096. Together with the kernel of dk and dv, counted as five
-// products: 435 and 345 TFLOP/s.
+// A consumer starts with the last n_block, which needs a mask. In each step it starts S = Q Kᵀ and dP = dO Vᵀ of the
+// next n_block, then dQ += dS K of the previous one. It computes the exponentials while the other gemms run.
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -29,173 +27,151 @@ namespace {
 
 template <int kHD>
 struct Tiles {
-  static constexpr int kGroups = 2, kQueries = kGroups * kGroupRows, kKeys = kHD == 64 ? 128 : 64;
-  static constexpr int kThreads = (1 + kGroups) * kGroupThreads, kKeyStages = 3, kValueStages = 2;
+  static constexpr int kConsumers = 2, kBlockM = kConsumers * kWarpgroupRows, kBlockN = kHD == 64 ? 128 : 64;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads, kKeyStages = 3, kValueStages = 2;
   static constexpr int kProducerRegisters = 24, kRegisters = 240;
-  using Rows = WgmmaTile<kQueries, kHD>;
-  using Keys = WgmmaTile<kKeys, kHD>;
+  using Rows = WgmmaTile<kBlockM, kHD>;
+  using Keys = WgmmaTile<kBlockN, kHD>;
   Rows q, dout;
   Stage<Keys> k[kKeyStages], v[kValueStages];
   Mbarrier rows_full;
-  float lse[kQueries], delta[kQueries];  // lse in units of log 2
+  float lse_log2[kBlockM], rowsum_dO_O[kBlockM];  // lse_log2: lse * log2(e)
 };
 static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
 
-constexpr int kOfGroup = 1;  // named barriers 1 and 2, one for each consumer
+constexpr int kConsumerBarrier = 1;  // named barriers 1 and 2, one for each consumer
 
-// The producer thread loads queries and dout, then the tiles of keys and values in the order in which they are
-// multiplied.
+// The producer thread loads q and dout, then k and v of the n_blocks in the order in which consumers use them.
 template <int kHD>
 __device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout,
-                                        const TensorMap& k, const TensorMap& v, const QueryPlace& place, int kv_head,
-                                        const KeyTiles& tiles) {
+                                        const TensorMap& k, const TensorMap& v, const MBlockCoord& coord, int kv_head,
+                                        const KeyBlocks& key_blocks) {
   using Shared = Tiles<kHD>;
   mbarrier_arrive_expect_tx(shared.rows_full, sizeof(shared.q) + sizeof(shared.dout));
-  load_rows(shared.q, q, shared.rows_full, place.head, place.t0, place.b);
-  load_rows(shared.dout, dout, shared.rows_full, place.head, place.t0, place.b);
+  load_rows(shared.q, q, shared.rows_full, coord.head, coord.t0, coord.b);
+  load_rows(shared.dout, dout, shared.rows_full, coord.head, coord.t0, coord.b);
   PipelineState<Shared::kKeyStages> keys;
   PipelineState<Shared::kValueStages> values;
-  for (int tile = tiles.count - 1; tile >= 0; --tile) {
-    const int key0 = tiles.first + tile * Shared::kKeys;
-    load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key0, place.b);
-    load_stage(shared.v[values.slot], v, values.parity, kv_head, key0, place.b);
+  for (int n_block = key_blocks.count - 1; n_block >= 0; --n_block) {
+    const int key0 = key_blocks.first_key + n_block * Shared::kBlockN;
+    load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key0, coord.b);
+    load_stage(shared.v[values.slot], v, values.parity, kv_head, key0, coord.b);
     keys.advance();
     values.advance();
   }
 }
 
-// Computes delta of a consumer's rows and writes it to device memory and to shared memory. Copies lse to shared memory.
-// A row that sees no key, or does not exist, gets lse = infinity there, so that its weights are 0.
+// Computes rowsum_dO_O of a consumer's rows and writes it to device memory and to shared memory. Copies lse to shared
+// memory. A row that sees no key, or does not exist, gets lse = infinity there, so that its p is 0.
 template <int kHD>
-__device__ __forceinline__ void compute_delta(Tiles<kHD>& shared, float* delta, const bf16* dout, const bf16* out,
-                                              const float* lse, const AttentionShape& shape, const QueryPlace& place,
-                                              int row0) {
-  constexpr int kChunks = kHD / 8, kRowsAtOnce = kGroupThreads / kChunks, kTogether = 4;  // a lane has 8 columns
-  using Eight = Vector<bf16, 8>;
-  const HeadRows<const bf16> outs(out, shape.out, place.b, place.head, 1, kHD);
-  const HeadRows<const bf16> douts(dout, shape.out, place.b, place.head, 1, kHD);
-  const size_t first = (size_t(place.b) * shape.NH + place.head) * shape.Tq;
-  const int thread = threadIdx.x % kGroupThreads, chunk = thread % kChunks;
-#pragma unroll 1
-  for (int r = 0; r < kGroupRows; r += kTogether * kRowsAtOnce) {
-    Eight x[kTogether], y[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = min_int(place.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
-      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
-      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sum += to_float(x[i].v[j]) * to_float(y[i].v[j]);
-#pragma unroll
-      for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
-      if (chunk != 0) continue;
-      const int row = row0 + r + i * kRowsAtOnce + thread / kChunks, t = place.t0 + row;
-      const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
-      shared.delta[row] = sum;
-      shared.lse[row] = lse_of_row == -INFINITY ? INFINITY : lse_of_row * kLog2e;
-      if (t < shape.Tq) delta[first + t] = sum;
-    }
-  }
+__device__ __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* rowsum_dO_O, const bf16* dout, const bf16* out,
+                                             const float* lse, const AttentionShape& shape, const MBlockCoord& coord,
+                                             int row0) {
+  const size_t first = (size_t(coord.b) * shape.NH + coord.head) * shape.Tq;
+  const auto store = [&](int row, int t, float sum) {
+    const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
+    shared.rowsum_dO_O[row] = sum;
+    shared.lse_log2[row] = lse_of_row == -INFINITY ? INFINITY : lse_of_row * kLog2e;
+    if (t < shape.Tq) rowsum_dO_O[first + t] = sum;
+  };
+  compute_rowsum_dO_O<kHD, kWarpgroupRows, kWarpgroupThreads>(dout, out, shape, coord, row0,
+                                                              threadIdx.x % kWarpgroupThreads, store);
 }
 
-// A consumer's 64 queries: delta, products and epilogue.
+// A consumer's 64 queries: rowsum_dO_O, gemms and epilogue.
 template <int kHD>
-__device__ __forceinline__ void multiply_and_store(Tiles<kHD>& shared, const TensorMap& dq_map, bf16* dq, float* delta,
-                                                   const bf16* dout, const bf16* out, const float* lse,
-                                                   const AttentionShape& shape, float scale, const QueryPlace& place,
-                                                   int group, const KeyTiles& tiles, bool accumulate) {
+__device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dq_map, bf16* dq, float* rowsum_dO_O,
+                                        const bf16* dout, const bf16* out, const float* lse,
+                                        const AttentionShape& shape, float scale, const MBlockCoord& coord,
+                                        int consumer, const KeyBlocks& key_blocks, bool accumulate) {
   using Shared = Tiles<kHD>;
-  constexpr int kKeys = Shared::kKeys;
-  const int row0 = group * kGroupRows, t0 = place.t0 + row0;
-  compute_delta(shared, delta, dout, out, lse, shape, place, row0);
-  named_barrier_sync(kOfGroup + group, kGroupThreads);
+  constexpr int kBlockN = Shared::kBlockN;
+  const int row0 = consumer * kWarpgroupRows, t0 = coord.t0 + row0;
+  prepare_rows(shared, rowsum_dO_O, dout, out, lse, shape, coord, row0);
+  named_barrier_sync(kConsumerBarrier + consumer, kWarpgroupThreads);
   KeyRange rows[2];
-  float lse2[2], delta_of_row[2];
+  float lse_log2[2], rowsum_of_row[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = row_of_group(half);
-    rows[half] = keys_of_query_or_last(shape, place.b, t0 + row);
-    lse2[half] = shared.lse[row0 + row];
-    delta_of_row[half] = shared.delta[row0 + row];
+    const int row = row_in_warpgroup(half);
+    rows[half] = keys_of_query_or_last(shape, coord.b, t0 + row);
+    lse_log2[half] = shared.lse_log2[row0 + row];
+    rowsum_of_row[half] = shared.rowsum_dO_O[row0 + row];
   }
-  const KeyRange every = keys_of_warp<1>(shape, place.b, t0 + warp_number() % 4 * 16).all;
+  const KeyRange seen_by_all = keys_of_warp<1>(shape, coord.b, t0 + warp_number() % 4 * 16).all;
 
-  float sums[kHD / 2] = {}, s[kKeys / 2] = {}, ds[kKeys / 2] = {};
-  uint32_t weights[kKeys / 16][4];
+  float acc_dq[kHD / 2] = {}, s[kBlockN / 2] = {}, dp[kBlockN / 2] = {};
+  uint32_t ds[kBlockN / 16][4];
   PipelineState<Shared::kKeyStages> keys, last_keys;
   PipelineState<Shared::kValueStages> values;
-  const auto start_scores = [&] {
+  const auto start_s_and_dp = [&] {
     mbarrier_wait(shared.k[keys.slot].full, keys.parity);
     warpgroup_fence_operand(s);
-    warpgroup_fence_operand(ds);
+    warpgroup_fence_operand(dp);
     wgmma_fence();
-    multiply_rows(s, shared.q, row0, shared.k[keys.slot].tile);
+    gemm(s, shared.q, row0, shared.k[keys.slot].tile);
     wgmma_commit_group();
     mbarrier_wait(shared.v[values.slot].full, values.parity);
     wgmma_fence();
-    multiply_rows(ds, shared.dout, row0, shared.v[values.slot].tile);
+    gemm(dp, shared.dout, row0, shared.v[values.slot].tile);
     wgmma_commit_group();
     keys.advance();
   };
-  const auto start_sums = [&] {
-    warpgroup_fence_operand(sums);
+  const auto start_dq = [&] {
+    warpgroup_fence_operand(acc_dq);
     wgmma_fence();
-    add_weighted<kHD>(sums, weights, shared.k[last_keys.slot].tile);
+    gemm_rs<kHD>(acc_dq, ds, shared.k[last_keys.slot].tile);
     wgmma_commit_group();
   };
-  const auto free_keys = [&] {
-    warpgroup_fence_operand(sums);
-    if (first_lane()) mbarrier_arrive(shared.k[last_keys.slot].free);
+  const auto release_k = [&] {
+    warpgroup_fence_operand(acc_dq);
+    if (elect_one()) mbarrier_arrive(shared.k[last_keys.slot].empty);
     last_keys.advance();
   };
-  // take_scores turns the scores in s into p. take_products turns dout.v in ds into ds.
-  const auto take_scores = [&](int tile) {
+  // compute_p replaces the scores in s by p. compute_ds replaces dp by ds.
+  const auto compute_p = [&](int n_block) {
     warpgroup_fence_operand(s);
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) s[i] = exp2_f32(s[i] * (scale * kLog2e) - lse2[i / 2 % 2]);
-    const int key0 = tiles.first + tile * kKeys;
-    if (every.first > key0 || every.last < key0 + kKeys - 1) mask(s, key0, rows, 0.0f);
+    for (int i = 0; i < kBlockN / 2; ++i) s[i] = exp2_f32(s[i] * (scale * kLog2e) - lse_log2[i / 2 % 2]);
+    const int key0 = key_blocks.first_key + n_block * kBlockN;
+    if (seen_by_all.first > key0 || seen_by_all.last < key0 + kBlockN - 1) mask(s, key0, rows, 0.0f);
   };
-  const auto take_products = [&] {
-    warpgroup_fence_operand(ds);
-    if (first_lane()) mbarrier_arrive(shared.v[values.slot].free);
+  const auto compute_ds = [&] {
+    warpgroup_fence_operand(dp);
+    if (elect_one()) mbarrier_arrive(shared.v[values.slot].empty);
     values.advance();
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) ds[i] = s[i] * (ds[i] - delta_of_row[i / 2 % 2]);
+    for (int i = 0; i < kBlockN / 2; ++i) dp[i] = s[i] * (dp[i] - rowsum_of_row[i / 2 % 2]);
   };
-  if (tiles.count > 0) {
+  if (key_blocks.count > 0) {
     mbarrier_wait(shared.rows_full, 0);
-    start_scores();
+    start_s_and_dp();
     wgmma_wait_group<1>();
-    take_scores(tiles.count - 1);
+    compute_p(key_blocks.count - 1);
     wgmma_wait_group<0>();
-    take_products();
-    round_to_operand<kKeys>(weights, ds);
+    compute_ds();
+    round_to_operand_a<kBlockN>(ds, dp);
   }
 #pragma unroll 1
-  for (int tile = tiles.count - 2; tile >= 0; --tile) {
-    start_scores();
-    start_sums();
+  for (int n_block = key_blocks.count - 2; n_block >= 0; --n_block) {
+    start_s_and_dp();
+    start_dq();
     wgmma_wait_group<2>();
-    take_scores(tile);
+    compute_p(n_block);
     wgmma_wait_group<1>();
-    take_products();
+    compute_ds();
     wgmma_wait_group<0>();
-    free_keys();
-    round_to_operand<kKeys>(weights, ds);
+    release_k();
+    round_to_operand_a<kBlockN>(ds, dp);
   }
-  if (tiles.count > 0) {
-    start_sums();
+  if (key_blocks.count > 0) {
+    start_dq();
     wgmma_wait_group<0>();
-    warpgroup_fence_operand(sums);
+    warpgroup_fence_operand(acc_dq);
   }
   const float factor[2] = {scale, scale};
-  scale_rows<kHD>(sums, factor, HeadRows<bf16>(dq, shape.q, place.b, place.head, 1, kHD), t0, shape.Tq, accumulate);
-  store_rows<kHD>(dq_map, place.head, t0, place.b, sums, shared.q, row0, kOfGroup + group);
+  scale_rows<kHD>(acc_dq, factor, HeadRows<bf16>(dq, shape.q, coord.b, coord.head, 1, kHD), t0, shape.Tq, accumulate);
+  store_rows<kHD>(dq_map, coord.head, t0, coord.b, acc_dq, shared.q, row0, kConsumerBarrier + consumer);
   tma_store_wait_group_read();
 }
 
@@ -203,30 +179,31 @@ template <int kHD>
 __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
     attention_hopper_dq_kernel(const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap q,
                                const __grid_constant__ TensorMap dout_map, const __grid_constant__ TensorMap k,
-                               const __grid_constant__ TensorMap v, bf16* __restrict__ dq, float* __restrict__ delta,
-                               const bf16* __restrict__ dout, const bf16* __restrict__ out,
-                               const float* __restrict__ lse, AttentionShape shape, float scale, int ranges,
-                               bool accumulate) {
+                               const __grid_constant__ TensorMap v, bf16* __restrict__ dq,
+                               float* __restrict__ rowsum_dO_O, const bf16* __restrict__ dout,
+                               const bf16* __restrict__ out, const float* __restrict__ lse, AttentionShape shape,
+                               float scale, int m_blocks, bool accumulate) {
   using Shared = Tiles<kHD>;
   Shared& shared = shared_memory<Shared>();
-  const QueryPlace place = query_place(shape, blockIdx.x, ranges, Shared::kQueries);
-  const KeyTiles tiles = KeyTiles::of<Shared::kKeys>(shape, place, Shared::kQueries);
-  const int group = warpgroup_number();
+  const MBlockCoord coord = m_block_coord(shape, blockIdx.x, m_blocks, Shared::kBlockM);
+  const KeyBlocks key_blocks = KeyBlocks::of<Shared::kBlockN>(shape, coord, Shared::kBlockM);
+  const int warpgroup = warpgroup_number();
   if (threadIdx.x == 0) {
     prefetch_tensor_maps(q, dout_map, k, v, dq_map);
     mbarrier_init(shared.rows_full, 1);
-    initialize_ring(shared.k, 4 * Shared::kGroups);
-    initialize_ring(shared.v, 4 * Shared::kGroups);
+    initialize_ring(shared.k, 4 * Shared::kConsumers);
+    initialize_ring(shared.v, 4 * Shared::kConsumers);
     fence_mbarrier_init();
   }
   __syncthreads();
-  if (group == 0) {
+  if (warpgroup == 0) {
     setmaxnreg_dec<Shared::kProducerRegisters>();
-    if (threadIdx.x == 0 && tiles.count > 0)
-      produce(shared, q, dout_map, k, v, place, place.head / (shape.NH / shape.NKV), tiles);
+    if (threadIdx.x == 0 && key_blocks.count > 0)
+      produce(shared, q, dout_map, k, v, coord, coord.head / (shape.NH / shape.NKV), key_blocks);
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
-    multiply_and_store(shared, dq_map, dq, delta, dout, out, lse, shape, scale, place, group - 1, tiles, accumulate);
+    consume(shared, dq_map, dq, rowsum_dO_O, dout, out, lse, shape, scale, coord, warpgroup - 1, key_blocks,
+            accumulate);
   }
 }
 
@@ -241,13 +218,13 @@ void hopper_attention_dq(Stream& stream, const AttentionCall& call) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = Tiles<kHD>;
     Device& device = stream.device();
-    const unsigned ranges = blocks_for(size_t(s.Tq), Shared::kQueries);
+    const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
     launch<attention_hopper_dq_kernel<kHD>>(
-        dq_work(stream, who, RateClass::attention_hopper_backward, call), ranges * unsigned(s.NH * s.B),
-        Shared::kThreads, sizeof(Shared), map_of_rows(device, call.dq, kGroupRows, who),
-        map_of_rows(device, call.q, Shared::kQueries, who), map_of_rows(device, call.dout, Shared::kQueries, who),
-        map_of_rows(device, call.k, Shared::kKeys, who), map_of_rows(device, call.v, Shared::kKeys, who),
-        call.dq.as<bf16>(), call.delta.as<float>(), call.dout.as<bf16>(), call.out.as<bf16>(), call.lse.as<float>(), s,
-        call.scale(), int(ranges), call.accumulate.dq);
+        dq_work(stream, who, RateClass::attention_hopper_backward, call), m_blocks * unsigned(s.NH * s.B),
+        Shared::kThreads, sizeof(Shared), map_of_rows(device, call.dq, kWarpgroupRows, who),
+        map_of_rows(device, call.q, Shared::kBlockM, who), map_of_rows(device, call.dout, Shared::kBlockM, who),
+        map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
+        call.dq.as<bf16>(), call.rowsum_dO_O.as<float>(), call.dout.as<bf16>(), call.out.as<bf16>(),
+        call.lse.as<float>(), s, call.scale(), int(m_blocks), call.accumulate.dq);
   });
 }

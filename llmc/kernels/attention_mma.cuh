@@ -1,9 +1,9 @@
-// Shared by the tensor-core attention kernels: bf16, head size 64 or 128, sm_80 and newer (Dao 2023, FlashAttention-2).
-// A block has rows (queries or keys). Each warp has 16 or 32 of them (for dk and dv: each pair of warps has 32) and
-// keeps their accumulators in registers. The block walks over tiles of the other side, in a pipeline of two stages in
-// shared memory: while it multiplies one tile, cp.async loads the next. All tiles are bf16 and swizzled. Scores stay in
-// registers: the accumulator fragment of one product is the left operand (A fragment) of the next. Only the pairs of
-// warps for dk and dv also exchange p and ds through shared memory.
+// Shared by the attention kernels on tensor cores: bf16, head size 64 or 128, sm_80 and newer (Dao 2023,
+// FlashAttention-2). A block has rows (queries or keys). Each warp has 16 or 32 of them (for dk and dv: each pair of
+// warps has 32) and keeps their accumulators in registers. The block walks over tiles of the other side, in a pipeline
+// of two stages in shared memory: while it computes with one tile, cp.async loads the next. All tiles are bf16 and
+// swizzled. Scores stay in registers: the accumulator of one gemm is operand A of the next. Only the pairs of warps for
+// dk and dv also exchange p and ds through shared memory.
 //
 // Exponentials are powers of 2, because 2^x is one instruction: p = 2^(s * log2e * scale - lse * log2e).
 #pragma once
@@ -17,10 +17,10 @@
 // NOTE: CUDA 12.4's compiler aborts if the arguments of such an alias are constants of the function itself. There the
 // kernels write out the array type.
 template <int kM, int kN>
-using Fragments = float[kM][kN][4];
-// The left operand (A) of a product, as pairs of bf16: kM tiles of 16 rows by kK tiles of 16 columns.
+using Accumulators = float[kM][kN][4];
+// Operand A of a gemm, in registers, as pairs of bf16: kM tiles of 16 rows by kK tiles of 16 columns.
 template <int kM, int kK>
-using Pairs = uint32_t[kM][kK][4];
+using OperandA = uint32_t[kM][kK][4];
 
 __device__ static __forceinline__ int row_in_warp(int m, int half) { return m * 16 + half * 8 + lane_of_warp() / 4; }
 __device__ static __forceinline__ int column_in_tile(int n, int odd) { return n * 8 + lane_of_warp() % 4 * 2 + odd; }
@@ -41,7 +41,7 @@ struct RowSource {
   // Starts to copy the next kRows rows into a tile. `count` rows are left; the tile's rows after them become zeros.
   template <int kRows>
   __device__ __forceinline__ void fetch(bf16* tile, const AttentionStrides& strides, int count, int thread) {
-    const int place = opaque(thread), row = place / kChunks, chunk = place % kChunks;
+    const int i = opaque(thread), row = i / kChunks, chunk = i % kChunks;
     const int64_t step = kRowsAtOnce * strides.row;
 #pragma unroll
     for (int r = 0; r < kRows; r += kRowsAtOnce) {
@@ -52,7 +52,7 @@ struct RowSource {
 };
 
 // Tiles of a head's keys and values, from key `first` on. Stage has the members k and v.
-template <int kHD, int kKeys, int kThreads>
+template <int kHD, int kBlockN, int kThreads>
 struct KeySource {
   RowSource<kHD, kThreads> keys, values;
 
@@ -62,18 +62,18 @@ struct KeySource {
   // Starts to copy the next tile, as one cp.async group. `count` keys are left.
   template <class Stage>
   __device__ __forceinline__ void fetch(Stage& to, const AttentionShape& shape, int count, int thread) {
-    keys.template fetch<kKeys>(to.k, shape.k, count, thread);
-    values.template fetch<kKeys>(to.v, shape.v, count, thread);
+    keys.template fetch<kBlockN>(to.k, shape.k, count, thread);
+    values.template fetch<kBlockN>(to.v, shape.v, count, thread);
     cp_async_commit_group();
   }
 };
 
-// ---------------------------------------------------------------------------------------------- products
+// ---------------------------------------------------------------------------------------------- gemms
 
-// sum[m][n] += A·Bᵀ over the head's columns. A is rows row0 … of tile `a`, and B is all 8 kN rows of `b`.
+// acc += A·Bᵀ. A is rows row0 … of tile `a`, B is all 8 kN rows of `b`; both are K-major, and K is the head size.
 // kUnroll: steps of 16 columns whose operands the compiler may load ahead; the kernel's free registers limit it.
 template <int kHD, int kM, int kN, int kUnroll>
-__device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf16* a, int row0, bf16* b) {
+__device__ static __forceinline__ void gemm(Accumulators<kM, kN>& acc, bf16* a, int row0, bf16* b) {
   const int lane = opaque(lane_of_warp());
   const SharedAddress a0 = swizzled_address<kHD>(a, row0 + lane % 16, lane / 16);
   const SharedAddress b0 = swizzled_address<kHD>(b, lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -89,18 +89,18 @@ __device__ static __forceinline__ void multiply_tiles(Fragments<kM, kN>& sum, bf
       const uint32_t pairs[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma_m16n8k16(sum[m][n], left[m], pairs[0]);
-        mma_m16n8k16(sum[m][n + 1], left[m], pairs[1]);
+        mma_m16n8k16(acc[m][n], left[m], pairs[0]);
+        mma_m16n8k16(acc[m][n + 1], left[m], pairs[1]);
       }
     }
   }
 }
 
-// sum[m][n] += weights·B. `weights` has 16 kK columns. B is as many rows of tile `b`, and the 8 kN columns from chunk
-// `chunk0` on (a multiple of kN).
+// acc += A·B, with A in registers. A has 16 kK columns. B is as many rows of tile `b` (MN-major), and the 8 kN columns
+// from chunk `chunk0` on (a multiple of kN).
 template <int kHD, int kM, int kN, int kK>
-__device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kN>& sum, const Pairs<kM, kK>& weights, bf16* b,
-                                                         int chunk0 = 0) {
+__device__ static __forceinline__ void gemm_rs(Accumulators<kM, kN>& acc, const OperandA<kM, kK>& a, bf16* b,
+                                               int chunk0 = 0) {
   const int lane = opaque(lane_of_warp());
   const SharedAddress b0 = further<kHD>(swizzled_address<kHD>(b, lane % 16, lane / 16), 0, chunk0);
 #pragma unroll
@@ -112,21 +112,22 @@ __device__ static __forceinline__ void add_weighted_rows(Fragments<kM, kN>& sum,
       const uint32_t pairs[2][2] = {{right[0], right[1]}, {right[2], right[3]}};
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma_m16n8k16(sum[m][n], weights[m][k], pairs[0]);
-        mma_m16n8k16(sum[m][n + 1], weights[m][k], pairs[1]);
+        mma_m16n8k16(acc[m][n], a[m][k], pairs[0]);
+        mma_m16n8k16(acc[m][n + 1], a[m][k], pairs[1]);
       }
     }
 }
 
+// Rounds an accumulator to bf16, as operand A of the next gemm.
 template <int kM, int kN>
-__device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const Fragments<kM, kN>& values) {
+__device__ __forceinline__ void round_to_operand_a(OperandA<kM, kN / 2>& a, const Accumulators<kM, kN>& acc) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        pairs[m][n / 2][n % 2 * 2 + half] = pair_of_bf16(values[m][n][half * 2], values[m][n][half * 2 + 1]);
+        a[m][n / 2][n % 2 * 2 + half] = pair_of_bf16(acc[m][n][half * 2], acc[m][n][half * 2 + 1]);
 }
 
 // ---------------------------------------------------------------------------------------------- results
@@ -137,7 +138,7 @@ __device__ __forceinline__ void round_to_pairs(Pairs<kM, kN / 2>& pairs, const F
 // bytes; no other warp may still read them there. With `accumulate`, the sum is rounded once.
 template <int kHD, int kM, int kN>
 __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int row0, int count,
-                                                  const Fragments<kM, kN>& values, const float (&scale)[kM][2],
+                                                  const Accumulators<kM, kN>& values, const float (&scale)[kM][2],
                                                   bf16* staging, int row_of_warp, bool accumulate, int chunk0 = 0) {
   const int lane = lane_of_warp();
   if (accumulate) {
@@ -149,12 +150,12 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
         if (row >= count) continue;
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          bf16* place = to.base + row * to.stride + chunk0 * 8 + column_in_tile(n, 0);
+          bf16* coord = to.base + row * to.stride + chunk0 * 8 + column_in_tile(n, 0);
           float sum[2];
-          load_vector(sum, place);
+          load_vector(sum, coord);
 #pragma unroll
           for (int odd = 0; odd < 2; ++odd) sum[odd] += values[m][n][half * 2 + odd] * scale[m][half];
-          store_vector(place, sum);
+          store_vector(coord, sum);
         }
       }
     return;
@@ -168,8 +169,8 @@ __device__ static __forceinline__ void store_rows(const HeadRows<bf16>& to, int 
       for (int n = 0; n < kN; ++n) {
         const float factor = scale[m][half];
         const uint32_t pair = pair_of_bf16(values[m][n][half * 2] * factor, values[m][n][half * 2 + 1] * factor);
-        bf16* place = swizzled<kHD>(staging, row_of_warp + row_in_warp(m, half), chunk0 + n) + lane % 4 * 2;
-        *reinterpret_cast<uint32_t*>(place) = pair;
+        bf16* coord = swizzled<kHD>(staging, row_of_warp + row_in_warp(m, half), chunk0 + n) + lane % 4 * 2;
+        *reinterpret_cast<uint32_t*>(coord) = pair;
       }
   __syncwarp();
 #pragma unroll

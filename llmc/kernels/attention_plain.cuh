@@ -1,7 +1,7 @@
 // Shared by the plain attention kernels. A thread has kRows of the block's rows (queries or keys). All threads walk
 // over tiles of the other side, which are stored in shared memory as fp32, in one or both of two layouts:
 //
-//   transposed (HD, tile)      for the products of a thread's own rows with each row of the tile
+//   transposed (HD, tile)      for the scores of a thread's own rows with each row of the tile
 //   rows (tile, row_stride)    for weighted sums of the tile's rows
 //
 // The query heads of a group share their keys, so a block takes them together: its row r is query r / group of the
@@ -13,7 +13,7 @@
 // Rows of a thread. What a CPU's thread reads of a tile serves all of them. A GPU's thread would need more registers.
 constexpr int kRows = LLMC_CUDA ? 1 : 4;
 constexpr int kMostThreads = 64;         // threads of a block
-constexpr int kChunk = 32;               // rows of a tile that a thread multiplies at once
+constexpr int kChunk = 32;               // rows of a tile that a gemm takes at once
 constexpr int kMostRows = 4 * kChunk;    // the most rows of a tile
 constexpr size_t kTileBytes = 48 << 10;  // shared memory for tiles, unless a single chunk needs more
 constexpr int kNoHeadSize = 0;           // value of kHD: the head size is known at run time only
@@ -85,13 +85,13 @@ __device__ static void load_tile(float* __restrict__ transposed, float* __restri
   }
 }
 
-// ---------------------------------------------------------------------------------------------- products and sums
+// ---------------------------------------------------------------------------------------------- gemms
 
 // s[r][j] = sum over d of a[r][d] * transposed[d][j], for a chunk of rows j of the tile. All kernels compute their
 // scores here, in the order of d, so backward gets exactly forward's bits.
 template <int kWidth>
-__device__ inline void multiply_rows(float (&s)[kRows][kChunk], const float (&a)[kRows][kWidth],
-                                     const float* __restrict__ transposed, int tile, int HD) {
+__device__ inline void gemm(float (&s)[kRows][kChunk], const float (&a)[kRows][kWidth],
+                            const float* __restrict__ transposed, int tile, int HD) {
   float sum[kRows][kChunk] = {};
   for (int d = 0; d < HD; ++d)
 #pragma unroll

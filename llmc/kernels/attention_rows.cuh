@@ -1,5 +1,6 @@
-// Shared by all attention kernels: the part of the work that a block has, the keys that a query sees, and the addresses
-// of a head's rows.
+// Shared by all attention kernels: which rows a thread block computes, which keys a query sees, the online softmax, and
+// the addresses of a head's rows. The names are FlashAttention's: an m_block is a block of kBlockM queries, an n_block
+// is a block of kBlockN keys.
 #pragma once
 
 #include "llmc/device/launch.cuh"
@@ -24,13 +25,13 @@ struct AttentionShape {
 
 // ---------------------------------------------------------------------------------------------- who sees what
 
-// The part of the work that a block has: a range of rows (range 0 starts first), a head of k and v, and a sequence.
-// Functions that read blockIdx or threadIdx are static here, because in the CPU backend each file has its own blockIdx
-// and threadIdx.
-struct BlockPlace {
-  int range, kv_head, b;
+// The work of a thread block that computes one block of rows (an m_block or an n_block): the number of the block (0
+// starts first), a head of k and v, and a sequence. Functions that read blockIdx or threadIdx are static here, because
+// in the CPU backend each file has its own blockIdx and threadIdx.
+struct BlockCoord {
+  int block, kv_head, b;
 };
-__device__ static __forceinline__ BlockPlace block_place(const AttentionShape& shape) {
+__device__ static __forceinline__ BlockCoord block_coord(const AttentionShape& shape) {
   const int heads = shape.B * shape.NKV, head = blockIdx.x % heads;
   return {int(blockIdx.x) / heads, head % shape.NKV, head / shape.NKV};
 }
@@ -44,17 +45,17 @@ __device__ __forceinline__ KeyRange keys_of_query(const AttentionShape& shape, i
   return {max_int(start, shape.key_offset) - shape.key_offset,
           min_int(shape.query_offset + t - shape.key_offset, shape.Tk - 1)};
 }
-// Returns the range that holds every key seen by any of the queries t0 .. t1.
+// Returns the smallest range with all keys that the queries t0 .. t1 see.
 __device__ __forceinline__ KeyRange keys_of_queries(const AttentionShape& shape, int b, int t0, int t1) {
   return {keys_of_query(shape, b, t0).first, keys_of_query(shape, b, t1).last};
 }
-// Returns the first row (a pair of a query and a head of the group) at or after the position of key j; Tq * group if
-// there is none.
-__device__ __forceinline__ int first_row_behind(const AttentionShape& shape, int group, int j) {
-  return min_int(max_int(j + shape.key_offset - shape.query_offset, 0), shape.Tq) * group;
+// Key j is seen by the queries first_query_of_key .. end_query_of_key - 1. first_query_of_key is the first query at or
+// after the key's position; Tq if there is none.
+__device__ __forceinline__ int first_query_of_key(const AttentionShape& shape, int j) {
+  return min_int(max_int(j + shape.key_offset - shape.query_offset, 0), shape.Tq);
 }
-// Returns the first query whose document starts after key j; Tq if there is none.
-__device__ __forceinline__ int first_query_past(const AttentionShape& shape, int b, int j) {
+// The first query whose document starts after key j; Tq if there is none. A binary search.
+__device__ __forceinline__ int end_query_of_key(const AttentionShape& shape, int b, int j) {
   if (!shape.document_start) return shape.Tq;
   const int* start = shape.document_start + size_t(b) * shape.Tq;
   int from = 0, to = shape.Tq;
@@ -73,14 +74,16 @@ constexpr float kLog2e = 1.4426950408889634f;
 __device__ static __forceinline__ int warp_number() { return threadIdx.x / 32; }
 __device__ static __forceinline__ int lane_of_warp() { return threadIdx.x % 32; }
 
-// The queries of a block: from t0 on, of one head of one sequence. The last queries of a sequence see the most keys, so
-// their blocks start first.
-struct QueryPlace {
+// An m_block of one head of one sequence; t0 is its first query.
+struct MBlockCoord {
   int head, b, t0;
 };
-__device__ __forceinline__ QueryPlace query_place(const AttentionShape& shape, unsigned block, int ranges, int rows) {
-  const int heads = shape.NH * shape.B, head = int(block) % heads;
-  return {head % shape.NH, head / shape.NH, (ranges - 1 - int(block) / heads) * rows};
+// Returns the m_block number `index` of all m_blocks of all heads and sequences. The last queries of a sequence see the
+// most keys, so the last m_blocks come first. A head has `m_blocks`, of kBlockM queries each.
+__device__ __forceinline__ MBlockCoord m_block_coord(const AttentionShape& shape, unsigned index, int m_blocks,
+                                                     int kBlockM) {
+  const int heads = shape.NH * shape.B, head = int(index) % heads;
+  return {head % shape.NH, head / shape.NH, (m_blocks - 1 - int(index) / heads) * kBlockM};
 }
 
 // The keys that a warp's queries see: every query sees the keys in `all`, and no query sees a key outside `any`.
@@ -112,7 +115,7 @@ __device__ static __forceinline__ KeysOfWarp keys_of_warp(const AttentionShape& 
 
 // ---------------------------------------------------------------------------------------------- online softmax
 
-// The maximum and the sum over the four lanes that hold a row of a tensor core's result.
+// The maximum and the sum over the four lanes that hold a row of an accumulator.
 __device__ __forceinline__ float quad_max(float x) {
   x = max_f32(x, __shfl_xor_sync(~0u, x, 1));
   return max_f32(x, __shfl_xor_sync(~0u, x, 2));
@@ -122,28 +125,29 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// The results of a row's online softmax, from its maximum `top` and the sum `total` of its exponentials. The sum is 0
-// for a row that sees no key: its output is 0 and its log-sum-exp -infinity. A NaN shows in both.
-__device__ __forceinline__ float inverse_of_sum(float total) { return total == 0 ? 0 : 1 / total; }
-__device__ __forceinline__ float log_sum_exp(float top, float total, float scale) {
-  return total == 0 ? -INFINITY : top * scale + logf(total);
+// The results of a row's online softmax. row_max is its largest score, before `scale`; row_sum is the sum of the
+// exponentials. The sum is 0 for a row that sees no key: its output is 0 and its log-sum-exp -infinity. A NaN shows in
+// both.
+__device__ __forceinline__ float inverse_of_sum(float row_sum) { return row_sum == 0 ? 0 : 1 / row_sum; }
+__device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float scale) {
+  return row_sum == 0 ? -INFINITY : row_max * scale + logf(row_sum);
 }
 
 // One step of the online softmax (Milakov & Gimelshein 2018) for one row, of which a lane holds kPairs pairs of
-// neighbouring scores: `score(j, odd)` refers to them; -infinity: unseen. Replaces them by 2^(scale * (score - top)),
-// updates the row's running maximum `top`, and sets `shrink` to the factor by which sums so far must be multiplied.
-// Returns this lane's sum of the exponentials. `scale` is log2e / sqrt(HD).
+// neighbouring scores. score(j, odd) returns a reference to one of them; a key that is not seen has -infinity. Replaces
+// each by p = 2^(scale * (score - row_max)) and updates row_max, the largest score so far. Sets scores_scale, by which
+// the caller multiplies row_sum and acc_o so far. Returns this lane's sum of p. `scale` is log2(e) / sqrt(HD).
 template <int kPairs, class Score>
-__device__ __forceinline__ float softmax_step(float& top, float& shrink, float scale, const Score& score) {
-  float highest = top;
+__device__ __forceinline__ float softmax_step(float& row_max, float& scores_scale, float scale, const Score& score) {
+  float new_max = row_max;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) highest = max_f32(highest, max_f32(score(j, 0), score(j, 1)));
-  highest = quad_max(highest);
-  const float finite = highest == -INFINITY ? 0 : highest, base = finite * scale;
-  // Exactly 1 if the maximum stays the same. 2^(top * scale - base) would not be: the compiler makes the exponent an
-  // fma, which returns base's rounding error instead of 0, in every tile.
-  shrink = exp2_f32((top - finite) * scale);
-  top = highest;
+  for (int j = 0; j < kPairs; ++j) new_max = max_f32(new_max, max_f32(score(j, 0), score(j, 1)));
+  new_max = quad_max(new_max);
+  const float finite = new_max == -INFINITY ? 0 : new_max, base = finite * scale;
+  // Exactly 1 if the maximum stays the same. 2^(row_max * scale - base) would not be: the compiler makes the exponent
+  // an fma, which returns base's rounding error instead of 0, in every tile.
+  scores_scale = exp2_f32((row_max - finite) * scale);
+  row_max = new_max;
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j)
@@ -168,6 +172,44 @@ struct HeadRows {
   __device__ T* row(int r) const { return base + r / group * stride + r % group * HD; }
 };
 
+// ---------------------------------------------------------------------------------------------- dq
+
+// Computes rowsum_dO_O (the sum over a head of dout * out) of kRows queries, from row `row0` of the block's queries on,
+// and calls store(row, t, sum) once for each row; t is its query. A row beyond the last query has t >= Tq and the last
+// query's sum. kThreads threads call, whole warps; `thread` numbers them. A thread reads 8 columns of four rows at
+// once.
+template <int kHD, int kRows, int kThreads, class Store>
+__device__ static __forceinline__ void compute_rowsum_dO_O(const bf16* dout, const bf16* out,
+                                                           const AttentionShape& shape, const MBlockCoord& coord,
+                                                           int row0, int thread, const Store& store) {
+  constexpr int kChunks = kHD / 8, kRowsAtOnce = kThreads / kChunks, kTogether = 4;
+  using Eight = Vector<bf16, 8>;
+  const HeadRows<const bf16> outs(out, shape.out, coord.b, coord.head, 1, kHD);
+  const HeadRows<const bf16> douts(dout, shape.out, coord.b, coord.head, 1, kHD);
+  const int chunk = thread % kChunks;
+#pragma unroll 1
+  for (int r = 0; r < kRows; r += kTogether * kRowsAtOnce) {
+    Eight x[kTogether], y[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int64_t t = min_int(coord.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
+      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
+      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += to_float(x[i].v[j]) * to_float(y[i].v[j]);
+#pragma unroll
+      for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
+      if (chunk != 0) continue;
+      const int row = row0 + r + i * kRowsAtOnce + thread / kChunks;
+      store(row, coord.t0 + row, sum);
+    }
+  }
+}
+
 // ---------------------------------------------------------------------------------------------- for launchers
 
 // Calls `body` with the head size, 64 or 128, as a compile-time constant.
@@ -182,9 +224,9 @@ struct AttentionCall {
   AttentionKernel kernel;
   AttentionShape shape;
   Tensor out, lse, q, k, v, document_start;
-  int window_for_flops = 0;                                 // the most keys that a query sees; 0: any number
-  float* amax = nullptr;                                    // of forward
-  Tensor dq = {}, dk = {}, dv = {}, delta = {}, dout = {};  // of backward
+  int window_for_flops = 0;                                       // the most keys that a query sees; 0: any number
+  float* amax = nullptr;                                          // of forward
+  Tensor dq = {}, dk = {}, dv = {}, rowsum_dO_O = {}, dout = {};  // of backward
   AttentionAccumulate accumulate = {};
 
   float scale() const { return 1 / std::sqrt(float(shape.HD)); }
@@ -213,7 +255,7 @@ inline Work dq_work(Stream& stream, const char* name, RateClass rate, const Atte
                     CallSite site = CallSite::here()) {
   return attention_work({stream,
                          name,
-                         {updates(c.dq), writes(c.delta), reads(c.dout), reads(c.out), reads(c.lse), reads(c.q),
+                         {updates(c.dq), writes(c.rowsum_dO_O), reads(c.dout), reads(c.out), reads(c.lse), reads(c.q),
                           reads(c.k), reads(c.v), reads(c.document_start)},
                          0,
                          site},
@@ -223,7 +265,7 @@ inline Work dkv_work(Stream& stream, const char* name, RateClass rate, const Att
                      CallSite site = CallSite::here()) {
   return attention_work({stream,
                          name,
-                         {updates(c.dk), updates(c.dv), reads(c.dout), reads(c.lse), reads(c.delta), reads(c.q),
+                         {updates(c.dk), updates(c.dv), reads(c.dout), reads(c.lse), reads(c.rowsum_dO_O), reads(c.q),
                           reads(c.k), reads(c.v), reads(c.document_start)},
                          0,
                          site},
