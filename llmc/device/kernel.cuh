@@ -20,6 +20,8 @@
 //   atomic_max, atomic_min   on a uint32_t. They look before they write: most values of a launch do not change the number,
 //                            and atomic writes of one number wait for each other.
 //   atomic_add               on an unsigned long long
+//   raise_amax(amax, bits)   *amax = max(*amax, magnitude), of which `bits` are the bits as fp32. Bits of magnitudes compare
+//                            as the numbers do, with NaN above infinity.
 //
 // Functions in fp32, which become vector code on the CPU
 //   exp_f32(x)               e^x to within 2 units in the last place; infinity above 88.7. Below -87.3, where results are
@@ -67,6 +69,10 @@
 #include "llmc/device/cpu_wrappers.h"
 #endif
 
+__device__ __forceinline__ void raise_amax(float* amax, uint32_t bits) {
+  atomic_max(reinterpret_cast<uint32_t*>(amax), bits);
+}
+
 // widen, narrow and max_abs_into: a call prefers what a backend has for vectors of bf16, which is faster and has the
 // same bits.
 template <class T, int width>
@@ -79,8 +85,6 @@ __device__ __forceinline__ void narrow(Vector<T, width>& to, const float (&from)
 #pragma unroll
   for (int j = 0; j < width; ++j) to.v[j] = from_float<T>(from[j]);
 }
-// Raises each element of `largest` to the magnitude of the same element of x. Bits of magnitudes compare as the numbers
-// do, with NaN above infinity.
 template <int width>
 __device__ __forceinline__ void max_abs_into(Vector<bf16, width>& largest, const Vector<bf16, width>& x) {
   for (int j = 0; j < width; ++j) {
@@ -97,7 +101,6 @@ __device__ __forceinline__ void max_abs_into(Vector<float, width>& largest, cons
   }
 }
 
-// Loads `width` numbers as fp32.
 template <int width, class T>
 __device__ __forceinline__ void load_vector(float (&to)[width], const T* from) {
   const Vector<T, width> vector = *reinterpret_cast<const Vector<T, width>*>(from);
@@ -109,13 +112,11 @@ __device__ __forceinline__ Vector<T, width> rounded(const float (&from)[width]) 
   narrow(vector, from);
   return vector;
 }
-// Stores `width` numbers, rounded to T.
 template <int width, class T>
 __device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) {
   *reinterpret_cast<Vector<T, width>*>(to) = rounded<T>(from);
 }
 
-// Returns the largest of the magnitudes, as the bits of an fp32 number.
 template <class T, int width>
 __device__ __forceinline__ uint32_t max_value(const Vector<T, width>& magnitudes) {
   // It begins with the first magnitude, not with 0: for `bits > 0` after __vmaxu2 with zeros, ptxas 13.0 takes both

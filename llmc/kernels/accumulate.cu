@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!amax) return;
   const uint32_t of_warp = warp_max(max_value(largest));
-  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
+  if (threadIdx.x % 32 == 0) raise_amax(amax, of_warp);
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
     one_range = range_of_block < range_count && end_of(ranges[range_of_block]) >= offset + end;
   }
   const auto raise = [&](const AdamWRange& r, uint32_t magnitude) {
-    if (r.amax >= 0) atomic_max(reinterpret_cast<uint32_t*>(amax + r.amax), magnitude);
+    if (r.amax >= 0) raise_amax(amax + r.amax, magnitude);
   };
 
   for (int k = 0; k < kVectorsPerThread; ++k, at += size_t(kThreads) * kVectorSize) {

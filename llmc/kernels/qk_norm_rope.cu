@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
     const Vector<T, 2 * width> numbers = g.store(dqkv + at, i, rows.half);
     if (std::is_same_v<T, bf16> && amax) max_abs_into(largest, numbers);
   }
-  if (std::is_same_v<T, bf16> && amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
+  if (std::is_same_v<T, bf16> && amax) raise_amax(amax, max_value(largest));
   if (norm != kNoNorm && !rotates) return;  // all threads of the block
   // The rows' sums, one after the other.
   float* all = reinterpret_cast<float*>(&shared_memory<float>());

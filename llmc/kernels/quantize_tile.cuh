@@ -98,7 +98,6 @@ __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   return max_value(of_column);
 }
 
-__device__ __forceinline__ uint32_t* bits_of(float* amax) { return reinterpret_cast<uint32_t*>(amax); }
 __device__ __forceinline__ uint32_t bits_at(const float* amax) { return float_to_bits(*amax); }
 
 // Raises amax, row_amax and column_amax by the magnitudes of the tile; null pointers are skipped.
@@ -113,15 +112,15 @@ __device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax,
     const uint32_t of_mine = row_or_column_amax(tile);
     const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
     if (threadIdx.x < kTile) {
-      if (row_amax && row < rows) atomic_max(bits_of(row_amax + row), of_mine);
+      if (row_amax && row < rows) raise_amax(row_amax + row, of_mine);
     } else if (column_amax && column < columns) {
-      atomic_max(bits_of(column_amax + column), of_mine);
+      raise_amax(column_amax + column, of_mine);
     }
   }
   if (!amax || threadIdx.x != 0) return;
   uint32_t largest = 0;
   for (int w = 0; w < kTileWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
-  atomic_max(bits_of(amax), largest);
+  raise_amax(amax, largest);
 }
 
 struct TileArguments {
@@ -264,7 +263,7 @@ __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Sour
     if (a.by_columns.data) write_factor(a.by_columns, column, at.down, scale);
   }
   if (threadIdx.x == 0) {
-    if (a.seen) atomic_max(bits_of(a.seen), largest);
+    if (a.seen) raise_amax(a.seen, largest);
     if (largest >= kInfinity && a.not_finite) atomic_min(a.not_finite, a.number);
     if (a.statistics) atomic_max(&a.statistics->amax, largest);
   }

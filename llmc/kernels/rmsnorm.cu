@@ -95,7 +95,7 @@ template <class T, int width>
 __device__ __forceinline__ void raise(float* amax, const Vector<T, width>& largest) {
   uint32_t bits = max_value(largest);
   if (blockDim.x > 1) bits = warp_max(bits);
-  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), bits);
+  if (threadIdx.x % 32 == 0) raise_amax(amax, bits);
 }
 
 // kAddBefore: sum = x + b, and the norm is that of `sum`, which may be x. Else it is the norm of x, to which kAddAfter
