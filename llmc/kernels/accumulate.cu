@@ -1,5 +1,4 @@
-// Adds tensors (contract: accumulate.h). Limited by memory: 12 bytes per element when fp32 is added to fp32 (two
-// reads and one write of 4 bytes).
+// Adds tensors (contract: accumulate.h). Expected limit on a GPU: device memory.
 #include "llmc/kernels/accumulate.h"
 
 #include "llmc/base/error.h"

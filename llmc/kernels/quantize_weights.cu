@@ -1,8 +1,5 @@
 // Quantizes weights to FP8, many tensors in one launch (contract: quantize_weights.h). A block finds its tensor in the
-// table by binary search.
-//
-// Expected limit on a GPU: device memory. An element of a stretch costs 2 bytes for the amax and 3 for quantizing; an
-// element of a matrix costs 2 and 4. Transposing gathered weights costs 2, or 3 with a padded copy.
+// table by binary search. Expected limit on a GPU: device memory.
 #include "llmc/kernels/quantize_weights.h"
 
 #include <algorithm>

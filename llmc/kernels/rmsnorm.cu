@@ -7,7 +7,7 @@
 // not divide, stay in memory and are read again. On a CPU, where threads that wait for each other cost more, one thread
 // has the whole row, which stays in memory.
 //
-// Expected limit: device memory. The loads of other blocks hide the two barriers of a row's sum.
+// Expected limit on a GPU: device memory. The loads of other blocks hide the two barriers of a row's sum.
 #include "llmc/kernels/rmsnorm.h"
 
 #include <algorithm>
