@@ -1,4 +1,4 @@
-// CUDA C++ for kernels in the CPU backend: qualifiers, coordinates, barriers and warp collectives. Only kernel.cuh
+// CUDA C++ for kernels in the CPU backend: qualifiers, coordinates, barriers and warp collectives. cpu_wrappers.h
 // includes this file.
 #pragma once
 

@@ -1,5 +1,4 @@
-// Adds tensors (contract: accumulate.h). Limited by memory: 12 bytes per element when fp32 is added to fp32 (two
-// reads and one write of 4 bytes).
+// Adds tensors (contract: accumulate.h). Expected limit on a GPU: device memory.
 #include "llmc/kernels/accumulate.h"
 
 #include "llmc/base/error.h"
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (!amax) return;
   const uint32_t of_warp = warp_max(max_value(largest));
-  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), of_warp);
+  if (threadIdx.x % 32 == 0) raise_amax(amax, of_warp);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // AdamW over flat buffers, all tensors in one launch (contract: adamw.h).
 //
 // A thread processes vectors of 8 elements. It finds the range of its first vector by binary search and walks on from
-// there. A vector that lies in one range uses vector loads and stores; any other vector is processed element by
-// element. Both paths share one update(), so an element has the same bits on either path.
+// there. It updates a vector that lies in one range at once, and the elements of any other vector one after the other.
+// Both go through the same instructions of update(), so the bits of an element do not depend on its neighbours.
 #include "llmc/kernels/adamw.h"
 
 #include "llmc/base/error.h"
@@ -52,61 +52,42 @@ __device__ __forceinline__ PhiloxBlock draws_of_pair(uint64_t key, uint64_t i, i
   return philox(key, i / 2, kRoundingStream | uint64_t(step));
 }
 
-// Pointers to the first element of a vector in each buffer.
+// Pointers to the first of some neighbours in each buffer.
 template <class Master, class Moment>
 struct Place {
   Master* master;
   Moment *m, *v;
-  bf16* weights;
+  bf16* weights;  // null if there are none
   const float* gradients;
 };
 
 struct LoadedVector {
-  float p[kVectorSize], m[kVectorSize], v[kVectorSize], g[kVectorSize], decay[kVectorSize];
-  uint32_t mine;                                   // bit i is set if element i lies in a range
-  uint64_t key[kVectorSize], number[kVectorSize];  // for Philox: the key of its tensor, and its index in the tensor
+  float p[kVectorSize], m[kVectorSize], v[kVectorSize], g[kVectorSize];
 };
 
-// Loads a vector that lies in one range.
-template <class Master, class Moment>
-__device__ __forceinline__ void load_whole(LoadedVector& vector, const Place<Master, Moment>& at,
-                                           const AdamWRange& range) {
-  load_vector(vector.p, at.master);
-  load_vector(vector.m, at.m);
-  load_vector(vector.v, at.v);
-  load_vector(vector.g, at.gradients);
-  for (int i = 0; i < kVectorSize; ++i) vector.decay[i] = range.weight_decay;
+// Returns the first `width` elements of x.
+template <int width>
+__device__ __forceinline__ float (&first_of(float (&x)[kVectorSize]))[width] {
+  return *reinterpret_cast<float(*)[width]>(x);
 }
 
-// Loads a vector element by element and skips elements outside of all ranges. `first` is the index of the vector's
-// first element, as ranges count; `count` is how many of its elements the buffers hold.
-template <class Master, class Moment>
-__device__ __forceinline__ void load_elements(LoadedVector& vector, const Place<Master, Moment>& at,
-                                              const AdamWRange* ranges, int range, int range_count, size_t first,
-                                              int count) {
-  for (int i = 0; i < count; ++i) {
-    while (range < range_count && end_of(ranges[range]) <= first + i) ++range;
-    if (range == range_count) return;
-    const AdamWRange& r = ranges[range];
-    if (first + i < r.begin) continue;
-    vector.mine |= 1u << i;
-    vector.p[i] = to_float(at.master[i]);
-    vector.m[i] = to_float(at.m[i]);
-    vector.v[i] = to_float(at.v[i]);
-    vector.g[i] = at.gradients[i];
-    vector.decay[i] = r.weight_decay;
-    vector.key[i] = r.key, vector.number[i] = r.place[first + i - r.begin];
-  }
+template <int width, class Master, class Moment>
+__device__ __forceinline__ void load(LoadedVector& vector, const Place<Master, Moment>& at) {
+  load_vector(first_of<width>(vector.p), at.master);
+  load_vector(first_of<width>(vector.m), at.m);
+  load_vector(first_of<width>(vector.v), at.v);
+  load_vector(first_of<width>(vector.g), at.gradients);
 }
 
-__device__ __forceinline__ void update(LoadedVector& vector, const StepState& state, const AdamWConstants& constants) {
+__device__ __forceinline__ void update(LoadedVector& vector, float decay, const StepState& state,
+                                       const AdamWConstants& constants) {
   const float beta1 = constants.beta1, beta2 = constants.beta2, eps = constants.eps;
   const float clip = state.clip_factor, rate = state.learning_rate;
   const float step = rate / state.bias_correction1, root_correction = 1.0f / sqrtf(state.bias_correction2);
   VECTOR_LOOP
   for (int i = 0; i < kVectorSize; ++i) {
     const float g = vector.g[i] * clip;
-    const float p = vector.p[i] - rate * vector.decay[i] * vector.p[i];
+    const float p = vector.p[i] - rate * decay * vector.p[i];
     const float mean = beta1 * vector.m[i] + (1.0f - beta1) * g;
     const float square = beta2 * vector.v[i] + (1.0f - beta2) * g * g;
     vector.p[i] = p - step * mean / (sqrtf(square) * root_correction + eps);
@@ -115,85 +96,51 @@ __device__ __forceinline__ void update(LoadedVector& vector, const StepState& st
   }
 }
 
-template <class Master, class Moment>
-__device__ __forceinline__ void round_element(LoadedVector& vector, int i, const PhiloxBlock& pair, uint64_t number) {
-  const AdamWDraws draws = draws_of(pair, number);
-  if constexpr (std::is_same_v<Master, bf16>) vector.p[i] = stochastically_rounded(vector.p[i], draws.master);
-  if constexpr (std::is_same_v<Moment, bf16>) {
-    vector.m[i] = stochastically_rounded(vector.m[i], draws.m);
-    vector.v[i] = stochastically_rounded(vector.v[i], draws.v);
-  }
-}
-
-template <class Master, class Moment>
-__device__ __forceinline__ void round_whole(LoadedVector& vector, const AdamWRange& range, size_t first, int64_t step) {
+// Rounds `width` neighbours in `range` stochastically to the types of the buffers. `first` is the index of the first of
+// them, as ranges count.
+template <int width, class Master, class Moment>
+__device__ __forceinline__ void round_stochastically(LoadedVector& vector, const AdamWRange& range, size_t first,
+                                                     int64_t step) {
   const bool cut = range.place.is_cut();
-  uint64_t number = range.place[first - range.begin];
+  uint64_t number = range.place[first - range.begin];  // of the element in its tensor
   PhiloxBlock pair;
-  for (int i = 0; i < kVectorSize; ++i) {
+  for (int i = 0; i < width; ++i) {
     if (cut) number = range.place[first - range.begin + i];
     if (i == 0 || cut || number % 2 == 0) pair = draws_of_pair(range.key, number, step);
-    round_element<Master, Moment>(vector, i, pair, number++);
+    const AdamWDraws draws = draws_of(pair, number++);
+    if constexpr (std::is_same_v<Master, bf16>) vector.p[i] = stochastically_rounded(vector.p[i], draws.master);
+    if constexpr (std::is_same_v<Moment, bf16>) {
+      vector.m[i] = stochastically_rounded(vector.m[i], draws.m);
+      vector.v[i] = stochastically_rounded(vector.v[i], draws.v);
+    }
   }
 }
 
-template <class Master, class Moment>
-__device__ __forceinline__ void round_elements(LoadedVector& vector, int64_t step) {
-  for (int i = 0; i < kVectorSize; ++i)
-    round_element<Master, Moment>(vector, i, draws_of_pair(vector.key[i], vector.number[i], step), vector.number[i]);
-}
-
-template <class Master, class Moment>
-__device__ __forceinline__ void store_whole(const LoadedVector& vector, const Place<Master, Moment>& at) {
-  store_vector(at.master, vector.p);
-  store_vector(at.m, vector.m);
-  store_vector(at.v, vector.v);
-  if (at.weights) store_vector(at.weights, vector.p);
-}
-
-template <class Master, class Moment>
-__device__ __forceinline__ void store_elements(const LoadedVector& vector, const Place<Master, Moment>& at) {
-  for (int i = 0; i < kVectorSize; ++i) {
-    if (!(vector.mine >> i & 1)) continue;
-    at.master[i] = from_float<Master>(vector.p[i]);
-    at.m[i] = from_float<Moment>(vector.m[i]);
-    at.v[i] = from_float<Moment>(vector.v[i]);
-    if (at.weights) at.weights[i] = from_float<bf16>(vector.p[i]);
-  }
-}
-
-// Returns the largest |weight|, rounded to bf16, of a vector that lies in one range, as the bits of an fp32 value.
-__device__ __forceinline__ uint32_t largest_weight(const LoadedVector& vector) {
-  Vector<bf16, kVectorSize> magnitudes = {};
-  max_abs_into(magnitudes, rounded<bf16>(vector.p));
+// Rounds and stores `width` neighbours in `range`. Returns the largest |weight|, rounded to bf16, as the bits of an
+// fp32 value.
+template <int width, class Master, class Moment>
+__device__ __forceinline__ uint32_t store(LoadedVector& vector, const Place<Master, Moment>& at,
+                                          const AdamWRange& range, size_t first, int64_t step) {
+  if constexpr (std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>)
+    round_stochastically<width, Master, Moment>(vector, range, first, step);
+  store_vector(at.master, first_of<width>(vector.p));
+  store_vector(at.m, first_of<width>(vector.m));
+  store_vector(at.v, first_of<width>(vector.v));
+  if (at.weights) store_vector(at.weights, first_of<width>(vector.p));
+  Vector<bf16, width> magnitudes = {};
+  max_abs_into(magnitudes, rounded<bf16>(first_of<width>(vector.p)));
   return max_value(magnitudes);
-}
-
-__device__ __forceinline__ void raise(float* words, int word, uint32_t value) {
-  if (word >= 0) atomic_max(reinterpret_cast<uint32_t*>(words + word), value);
-}
-
-// Raises the amax words for a vector that was loaded element by element.
-__device__ __forceinline__ void raise_elements(float* words, const LoadedVector& vector, const AdamWRange* ranges,
-                                               int range, int range_count, size_t first) {
-  for (int i = 0; i < kVectorSize; ++i) {
-    while (range < range_count && end_of(ranges[range]) <= first + i) ++range;
-    if (range == range_count) return;
-    if (vector.mine >> i & 1)
-      raise(words, ranges[range].amax, float_to_bits(to_float(from_float<bf16>(vector.p[i]))) & 0x7fffffffu);
-  }
 }
 
 // With finds_amax the kernel also raises the amax words. If all elements of a block lie in one range, each thread
 // raises the word of that range once, at the end: nvcc turns this into one atomic per warp, and no thread waits. The
-// other blocks, of which there are few, raise words vector by vector.
+// other blocks, of which there are few, raise words at once.
 template <class Master, class Moment, bool finds_amax>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(Master* __restrict__ master, Moment* __restrict__ m, Moment* __restrict__ v,
                  bf16* __restrict__ weights, const float* __restrict__ gradients, const StepState* __restrict__ state,
                  const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n,
                  AdamWConstants constants, float* amax) {
-  constexpr bool kRounds = std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>;
   if (state->held) return;
   const StepState now = *state;
   size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kVectorSize;  // index in the buffers
@@ -206,35 +153,35 @@ __global__ void __launch_bounds__(kThreads)
     range_of_block = range_of(ranges, range_count, offset + begin);
     one_range = range_of_block < range_count && end_of(ranges[range_of_block]) >= offset + end;
   }
+  const auto raise = [&](const AdamWRange& r, uint32_t magnitude) {
+    if (r.amax >= 0) raise_amax(amax + r.amax, magnitude);
+  };
 
-  for (int k = 0; k < kVectorsPerThread && at < n; ++k, at += size_t(kThreads) * kVectorSize) {
-    const size_t first = offset + at;
-    while (range < range_count && end_of(ranges[range]) <= first) ++range;
-    if (range == range_count) break;
-    const AdamWRange& r = ranges[range];
-    const Place<Master, Moment> place{master + at, m + at, v + at, weights ? weights + at : nullptr, gradients + at};
-    LoadedVector vector = {};
-    const bool whole = r.begin <= first && first + kVectorSize <= end_of(r) && at + kVectorSize <= n;
-    if (whole) load_whole(vector, place, r);
-    else
-      load_elements(vector, place, ranges, range, range_count, first, n - at < kVectorSize ? int(n - at) : kVectorSize);
-    update(vector, now, constants);
-    if constexpr (kRounds) {
-      if (whole) round_whole<Master, Moment>(vector, r, first, now.step);
-      else round_elements<Master, Moment>(vector, now.step);
-    }
-    if (whole) store_whole(vector, place);
-    else store_elements(vector, place);
-    if constexpr (finds_amax) {
-      const uint32_t of_vector = whole ? largest_weight(vector) : 0;
-      if (whole && one_range) largest = of_vector > largest ? of_vector : largest;
-      else if (whole) raise(amax, r.amax, of_vector);
-      else raise_elements(amax, vector, ranges, range, range_count, first);
+  for (int k = 0; k < kVectorsPerThread; ++k, at += size_t(kThreads) * kVectorSize) {
+    const size_t end = at + kVectorSize;
+#pragma unroll 1
+    for (size_t i = at; i < end && i < n;) {
+      const size_t first = offset + i;
+      while (range < range_count && end_of(ranges[range]) <= first) ++range;
+      if (range == range_count) break;
+      const AdamWRange& r = ranges[range];
+      const bool whole = i == at && r.begin <= first && offset + end <= end_of(r) && end <= n;
+      const Place<Master, Moment> place{master + i, m + i, v + i, weights ? weights + i : nullptr, gradients + i};
+      i += whole ? kVectorSize : 1;
+      if (first < r.begin) continue;
+      LoadedVector vector = {};
+      if (whole) load<kVectorSize>(vector, place);
+      else load<1>(vector, place);
+      update(vector, r.weight_decay, now, constants);
+      const uint32_t magnitude =
+          whole ? store<kVectorSize>(vector, place, r, first, now.step) : store<1>(vector, place, r, first, now.step);
+      if constexpr (finds_amax) {
+        if (!one_range) raise(r, magnitude);
+        else largest = magnitude > largest ? magnitude : largest;
+      }
     }
   }
-  if constexpr (finds_amax) {
-    if (one_range) raise(amax, ranges[range_of_block].amax, largest);
-  }
+  if (finds_amax && one_range) raise(ranges[range_of_block], largest);
 }
 
 }  // namespace

@@ -2,13 +2,11 @@
 //
 // One warp processes a row, or one block if rows are long. A thread processes vectors of 8 columns. It reads its
 // vectors once for the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018). Backward
-// reads them once more, from cache, to turn them into gradients. Only the thread that owns a column ever touches it, so
+// reads them once more to turn them into gradients. A column belongs to one thread, which alone reads and writes it, so
 // no barrier is needed between reading a row's logits and overwriting them.
 //
-// Expected limit on a GPU: device memory, if the second read hits the L2 cache. A row of 128256 bf16 has 251 KiB, too
-// much for a multiprocessor's shared memory. A block of 1024 threads that needs more than 32 registers per thread has
-// its multiprocessor to itself, so 132 multiprocessors keep 132 rows in flight: 32 MiB of an L2 cache of 50 or 60 MB. A
-// thread has 4 loads in flight, 64 KiB per multiprocessor.
+// Expected limit on a GPU: device memory, if the second read hits the L2 cache. A long row does not fit into a
+// multiprocessor's shared memory.
 #include "llmc/kernels/classifier.h"
 
 #include <cfloat>
@@ -27,14 +25,11 @@ constexpr int kLongThreads = 512;   // threads of such a block on a CPU
 constexpr int kWideThreads = 1024;  // the same on a GPU
 constexpr int kSumThreads = 256;
 
-// Loads columns first .. first+7 of a row as fp32. Columns from V on must not be read; they count as -infinity.
+// Loads columns first .. first+7 of a row as fp32, one by one. Columns from V on must not be read; they count as
+// -infinity.
 template <class T>
-__device__ __forceinline__ void load_columns(float (&x)[kVectorSize], const T* row, int first, int V, bool aligned) {
-  if (aligned && first + kVectorSize <= V) {
-    load_vector(x, row + first);
-  } else {
-    for (int i = 0; i < kVectorSize; ++i) x[i] = first + i < V ? to_float(row[first + i]) : -INFINITY;
-  }
+__device__ __forceinline__ void load_columns(float (&x)[kVectorSize], const T* row, int first, int V) {
+  for (int i = 0; i < kVectorSize; ++i) x[i] = first + i < V ? to_float(row[first + i]) : -INFINITY;
 }
 
 // Stores columns first .. first+7 of a row of ld columns.
@@ -88,65 +83,74 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
   return row;
 }
 
-// Stands for the number of whole vectors where a vector may not be whole.
-struct Partial {};
+// Vectors of a row that a thread loads at once. Their loads are in flight together.
+constexpr int vectors_at_once(int threads) { return threads > 32 ? 4 : 1; }
 
-// Calls f(u, x, whole) with the vectors of the first `end` columns that this thread has: threadIdx.x, threadIdx.x +
-// kThreads, … First x has several: the u-th, the one kThreads behind it, and so on. Their loads are in flight together,
-// which a branch around each load would prevent. Those from the `whole`-th on are -infinity, and must not be stored.
-// Then x has one vector, and `whole` is Partial(): some of its columns may be V or beyond, or it is not aligned.
-template <class T, int kThreads, class F>
-__device__ __forceinline__ void for_columns(const T* row, int V, int end, bool aligned, const F& f) {
-  constexpr int kAtOnce = kThreads > 32 ? 4 : 1;
-  const int whole = aligned ? V / kVectorSize : 0, vectors = (end + kVectorSize - 1) / kVectorSize;
-  const int thread = int(threadIdx.x);
-  for (int u = thread; u < whole; u += kThreads * kAtOnce) {
-    Vector<T, kVectorSize> packed[kAtOnce];
+// Loads vectors u, u + kThreads, … of a row, whose first `whole` vectors consist of 8 of the V columns each. From the
+// `whole`-th on they are -infinity. A branch around each load would keep them from being in flight together, so a
+// thread reads its vector u again instead, and never one of another thread.
+template <int kThreads, int kAtOnce, class T>
+__device__ __forceinline__ void load_whole(float (&x)[kAtOnce][kVectorSize], const T* row, int u, int whole) {
+  Vector<T, kVectorSize> packed[kAtOnce];
 #pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) {
-      const int v = u + a * kThreads, read = v < whole ? v : u;  // never a vector of another thread
-      packed[a] = *reinterpret_cast<const Vector<T, kVectorSize>*>(row + size_t(read) * kVectorSize);
-    }
-    float x[kAtOnce][kVectorSize];
-#pragma unroll
-    for (int a = 0; a < kAtOnce; ++a) load_vector(x[a], packed[a].v);
-    if (u + (kAtOnce - 1) * kThreads >= whole) {
-#pragma unroll
-      for (int a = 1; a < kAtOnce; ++a)
-        for (int i = 0; i < kVectorSize; ++i) x[a][i] = u + a * kThreads < whole ? x[a][i] : -INFINITY;
-    }
-    f(u, x, whole);
+  for (int a = 0; a < kAtOnce; ++a) {
+    const int v = u + a * kThreads, read = v < whole ? v : u;
+    packed[a] = *reinterpret_cast<const Vector<T, kVectorSize>*>(row + size_t(read) * kVectorSize);
   }
-  // A vector belongs to the thread whose number is its own modulo kThreads.
-  const int round = whole - whole % kThreads + thread;
-  for (int u = round < whole ? round + kThreads : round; u < vectors; u += kThreads) {
-    float x[1][kVectorSize];
-    load_columns<T>(x[0], row, u * kVectorSize, V, aligned);
-    f(u, x, Partial());
+#pragma unroll
+  for (int a = 0; a < kAtOnce; ++a) load_vector(x[a], packed[a].v);
+  if (u + (kAtOnce - 1) * kThreads >= whole) {
+#pragma unroll
+    for (int a = 1; a < kAtOnce; ++a)
+      for (int i = 0; i < kVectorSize; ++i) x[a][i] = u + a * kThreads < whole ? x[a][i] : -INFINITY;
+  }
+}
+
+// Returns this thread's first vector from the `whole`-th on. A vector belongs to the thread whose number is its own
+// modulo kThreads.
+template <int kThreads>
+__device__ __forceinline__ int first_from(int whole) {
+  const int round = whole - whole % kThreads + int(threadIdx.x);
+  return round < whole ? round + kThreads : round;
+}
+
+// Adds vectors to a running softmax, which has a sum of exp(x - max) for each place in a vector.
+template <int kAtOnce>
+__device__ __forceinline__ void add_to(float& running_max, float (&sums)[kVectorSize],
+                                       const float (&x)[kAtOnce][kVectorSize]) {
+  float max = running_max;
+#pragma unroll
+  for (int a = 0; a < kAtOnce; ++a) max = max_f32(max, max_of(x[a]));
+  if (max > running_max) {
+    const float rescale = exp_f32(running_max - max);
+    VECTOR_LOOP
+    for (int i = 0; i < kVectorSize; ++i) sums[i] *= rescale;
+    running_max = max;
+  }
+#pragma unroll
+  for (int a = 0; a < kAtOnce; ++a) {
+    VECTOR_LOOP
+    for (int i = 0; i < kVectorSize; ++i) sums[i] += weight_of(x[a][i], max);
   }
 }
 
 // Returns the maximum and the sum over a row's V columns.
 template <class T, int kThreads>
 __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
+  constexpr int kAtOnce = vectors_at_once(kThreads);
+  const int whole = aligned ? V / kVectorSize : 0, vectors = (V + kVectorSize - 1) / kVectorSize;
   Softmax mine{-FLT_MAX, 0};
   float sums[kVectorSize] = {};
-  for_columns<T, kThreads>(row, V, V, aligned, [&](int, const auto& x, auto) {
-    float max = mine.max;
-#pragma unroll
-    for (const auto& vector : x) max = max_f32(max, max_of(vector));
-    if (max > mine.max) {
-      const float rescale = exp_f32(mine.max - max);
-      VECTOR_LOOP
-      for (int i = 0; i < kVectorSize; ++i) sums[i] *= rescale;
-      mine.max = max;
-    }
-#pragma unroll
-    for (const auto& vector : x) {
-      VECTOR_LOOP
-      for (int i = 0; i < kVectorSize; ++i) sums[i] += weight_of(vector[i], max);
-    }
-  });
+  for (int u = int(threadIdx.x); u < whole; u += kThreads * kAtOnce) {
+    float x[kAtOnce][kVectorSize];
+    load_whole<kThreads>(x, row, u, whole);
+    add_to(mine.max, sums, x);
+  }
+  for (int u = first_from<kThreads>(whole); u < vectors; u += kThreads) {
+    float x[1][kVectorSize];
+    load_columns(x[0], row, u * kVectorSize, V);
+    add_to(mine.max, sums, x);
+  }
   for (int i = 0; i < kVectorSize; ++i) mine.sum += sums[i];
   return combine<kThreads>(mine);
 }
@@ -156,24 +160,31 @@ __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned)
 template <class T, int kThreads>
 __device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
                                                 bool aligned) {
+  constexpr int kAtOnce = vectors_at_once(kThreads);
+  const int whole = aligned ? V / kVectorSize : 0, vectors = (ld + kVectorSize - 1) / kVectorSize;
   const float inverse_sum = 1.0f / all.sum, factor = inverse_sum * scale;
   const bool has_label = label >= 0 && label < V && label / kVectorSize % kThreads == int(threadIdx.x);
   const float label_weight = has_label ? weight_of(to_float(row[label]), all.max) : 0.0f;
-  for_columns<T, kThreads>(row, V, ld, aligned, [&](int u, auto& x, auto whole) {
+  for (int u = int(threadIdx.x); u < whole; u += kThreads * kAtOnce) {
+    float x[kAtOnce][kVectorSize];
+    load_whole<kThreads>(x, row, u, whole);
 #pragma unroll
-    for (auto& vector : x) {
-      const int first = u * kVectorSize;
+    for (int a = 0; a < kAtOnce; ++a) {
       VECTOR_LOOP
-      for (int i = 0; i < kVectorSize; ++i) vector[i] = weight_of(vector[i], all.max) * factor;
-      if constexpr (std::is_same_v<decltype(whole), int>) {
-        if (u < whole) store_vector(row + first, vector);
-      } else {
-        for (int i = 0; i < kVectorSize; ++i) vector[i] = first + i < V ? vector[i] : 0.0f;
-        store_columns<T>(row, vector, first, ld, aligned);
-      }
-      u += kThreads;
+      for (int i = 0; i < kVectorSize; ++i) x[a][i] = weight_of(x[a][i], all.max) * factor;
+      const int v = u + a * kThreads;
+      if (v < whole) store_vector(row + v * kVectorSize, x[a]);
     }
-  });
+  }
+  for (int u = first_from<kThreads>(whole); u < vectors; u += kThreads) {
+    float x[kVectorSize];
+    const int first = u * kVectorSize;
+    load_columns(x, row, first, V);
+    VECTOR_LOOP
+    for (int i = 0; i < kVectorSize; ++i) x[i] = weight_of(x[i], all.max) * factor;
+    for (int i = 0; i < kVectorSize; ++i) x[i] = first + i < V ? x[i] : 0.0f;
+    store_columns<T>(row, x, first, ld, aligned);
+  }
   if (has_label) row[label] = from_float<T>((label_weight * inverse_sum - 1.0f) * scale);
 }
 

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
     add_to(dweight + size_t(token) * C + c, sum);
   }
 
-  // The long run, if one starts in this window and continues behind it. All threads of the block take the same branch.
+  // The long run, if one starts in this window and continues after it. All threads of the block take the same branch.
   if (end == N) return;
   const int token = token_at(end);
   int start = end;

@@ -4,7 +4,7 @@
 // Sums of squares are fp64. Their number and order depend on the sizes alone: deterministic. The norm is computed in
 // stages, so that a sum over ranks may come between them:
 //
-//   global_norm_squares(…) for each tensor    partial sums, one after the other
+//   global_norm_squares(…) for each tensor    partial sums, each after those of the tensor before
 //   global_norm_sum(…)                        their total, where ranks exchange one number
 //   global_norm_finish(…)                     norm, clip factor and decision, from the total or from the partial sums
 //

@@ -4,8 +4,7 @@
 // `lanes` threads share a head, a power of two up to 32, so a warp has whole heads. A thread has `width` pairs of
 // elements that RoPE rotates together, and holds them in registers between their sum and their result.
 //
-// Expected limit: device memory. Forward reads qkv and writes out; backward reads dqkv, with a norm also qkv, and
-// writes dqkv. A thread has two loads of 16 bytes (four in backward) in flight.
+// Expected limit on a GPU: device memory.
 #include "llmc/kernels/qk_norm_rope.h"
 
 #include <algorithm>
@@ -198,9 +197,9 @@ __global__ void __launch_bounds__(kThreads)
     const Vector<T, 2 * width> numbers = g.store(dqkv + at, i, rows.half);
     if (std::is_same_v<T, bf16> && amax) max_abs_into(largest, numbers);
   }
-  if (std::is_same_v<T, bf16> && amax) atomic_max(reinterpret_cast<uint32_t*>(amax), max_value(largest));
+  if (std::is_same_v<T, bf16> && amax) raise_amax(amax, max_value(largest));
   if (norm != kNoNorm && !rotates) return;  // all threads of the block
-  // The rows' sums, one after the other.
+  // Adds the sums of the block's rows in their order.
   float* all = reinterpret_cast<float*>(&shared_memory<float>());
   if (i < rows.half) sum.store(all + threadIdx.y * HD, i, rows.half);
   __syncthreads();

@@ -1,7 +1,5 @@
-// Quantization to FP8 (contract: quantize.h). Each block processes one tile (quantize_tile.cuh).
-//
-// Expected limit on a GPU: device memory. For plain bf16 the kernel reads 2 bytes per element and writes 1 per
-// orientation.
+// Quantization to FP8 (contract: quantize.h). Each block processes one tile (quantize_tile.cuh). Expected limit on a
+// GPU: device memory.
 #include "llmc/kernels/quantize.h"
 
 #include <algorithm>

@@ -5,9 +5,8 @@
 // orientations from there: a thread writes 8 bytes of a row at once, and 16 bytes of a column. Shared memory is
 // swizzled: the order of groups of 8 columns differs from one 16 rows to the next, so that in write_columns 8 threads
 // along the rows and 4 along pairs of columns use different banks.
-//
-// Kernels of this kind are bound by the issue of instructions before they are bound by memory. So bf16 is read, masked
-// and packed by words of two.
+// bf16 is read, masked and packed by words of two, since these kernels are bound by the issue of instructions before
+// they are bound by memory.
 #pragma once
 
 #include "llmc/kernels/quantize_scale.cuh"
@@ -98,7 +97,6 @@ __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   return max_value(of_column);
 }
 
-__device__ __forceinline__ uint32_t* bits_of(float* amax) { return reinterpret_cast<uint32_t*>(amax); }
 __device__ __forceinline__ uint32_t bits_at(const float* amax) { return float_to_bits(*amax); }
 
 // Raises amax, row_amax and column_amax by the magnitudes of the tile; null pointers are skipped.
@@ -113,15 +111,15 @@ __device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax,
     const uint32_t of_mine = row_or_column_amax(tile);
     const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
     if (threadIdx.x < kTile) {
-      if (row_amax && row < rows) atomic_max(bits_of(row_amax + row), of_mine);
+      if (row_amax && row < rows) raise_amax(row_amax + row, of_mine);
     } else if (column_amax && column < columns) {
-      atomic_max(bits_of(column_amax + column), of_mine);
+      raise_amax(column_amax + column, of_mine);
     }
   }
   if (!amax || threadIdx.x != 0) return;
   uint32_t largest = 0;
   for (int w = 0; w < kTileWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
-  atomic_max(bits_of(amax), largest);
+  raise_amax(amax, largest);
 }
 
 struct TileArguments {
@@ -134,22 +132,31 @@ struct TileArguments {
   QuantizeStatistics* statistics;
 };
 
-// Returns the scale of row `row` of an operand within this tile. `given`: the scale that the tensor has, or 0.
-// `rows_amax`: the amax of whole rows, for an operand with one scale per row. `part_amax`: the amax of the row's part
-// in the tile. `tile_amax`: the amax of the tile.
+// The amaxes from which the scale of an operand's row in a tile can follow, as the bits of fp32 values.
+struct RowAmaxes {
+  const float* of_rows;       // of each whole row, for an operand with one scale per row
+  uint32_t of_part, of_tile;  // of the row's part in the tile, and of the tile
+};
+
+// Returns the scale of row `row` of an operand in a tile. `given`: the scale that the tensor has, or 0.
 __device__ __forceinline__ float scale_of_row(const TileArguments& a, const QuantizedTensor& operand, float given,
-                                              int row, const float* rows_amax, uint32_t part_amax, uint32_t tile_amax) {
-  const bool single = operand.scaling == Scaling::tensor || operand.one_scale;
-  if (single && given != 0) return given;
-  const uint32_t amax = single                                      ? bits_at(a.amax)
-                        : operand.scaling == Scaling::row           ? bits_at(rows_amax + row)
-                        : operand.scaling == Scaling::block_128x128 ? tile_amax
-                                                                    : part_amax;
+                                              int row, const RowAmaxes& amaxes) {
+  uint32_t amax = 0;
+  if (operand.scaling == Scaling::tensor || operand.one_scale) {
+    if (given != 0) return given;
+    amax = bits_at(a.amax);
+  } else if (operand.scaling == Scaling::row) {
+    amax = bits_at(amaxes.of_rows + row);
+  } else if (operand.scaling == Scaling::block_128x128) {
+    amax = amaxes.of_tile;
+  } else {
+    amax = amaxes.of_part;
+  }
   return scale_of(amax, largest_fp8(operand.format), a.power_of_two);
 }
 
-// Each factor is written by one thread of one block. `row` is the operand's row that the thread has, `block` its block
-// of 128 columns.
+// Writes the factor of the thread's row of the operand if the thread is the one that writes it: several rows and blocks
+// may share a factor. `block` is the tile's block of 128 columns of the operand.
 __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int row, int block, float scale) {
   const bool of_first_block = operand.scaling == Scaling::tensor || operand.scaling == Scaling::row;
   if (row >= operand.padded_rows() || (of_first_block && block != 0)) return;
@@ -243,7 +250,7 @@ template <class Source, int width>
 __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Source& source, int rows, int columns,
                                               TilePlace at) {
   auto& tile = shared_memory<Tile>();
-  const float given = a.scale ? *a.scale : 0.0f;  // read here, so that no thread waits for it behind the barrier
+  const float given = a.scale ? *a.scale : 0.0f;  // read here, so that no thread waits for it after the barrier
   const uint32_t of_warp = warp_max(load_tile<Source, width>(tile, source, rows, columns, at));
   if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
   __syncthreads();
@@ -254,17 +261,17 @@ __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Sour
   const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
   float scale = 1;
   if (threadIdx.x < kTile) {
-    if (a.by_rows.data && row < rows) scale = scale_of_row(a, a.by_rows, given, row, a.row_amax, of_mine, largest);
+    if (a.by_rows.data && row < rows) scale = scale_of_row(a, a.by_rows, given, row, {a.row_amax, of_mine, largest});
     tile.row_scale[i] = scale;
     if (a.by_rows.data) write_factor(a.by_rows, row, at.across, scale);
   } else {
     if (a.by_columns.data && column < columns)
-      scale = scale_of_row(a, a.by_columns, given, column, a.column_amax, of_mine, largest);
+      scale = scale_of_row(a, a.by_columns, given, column, {a.column_amax, of_mine, largest});
     tile.column_scale[i] = scale;
     if (a.by_columns.data) write_factor(a.by_columns, column, at.down, scale);
   }
   if (threadIdx.x == 0) {
-    if (a.seen) atomic_max(bits_of(a.seen), largest);
+    if (a.seen) raise_amax(a.seen, largest);
     if (largest >= kInfinity && a.not_finite) atomic_min(a.not_finite, a.number);
     if (a.statistics) atomic_max(&a.statistics->amax, largest);
   }

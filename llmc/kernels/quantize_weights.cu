@@ -1,8 +1,5 @@
 // Quantizes weights to FP8, many tensors in one launch (contract: quantize_weights.h). A block finds its tensor in the
-// table by binary search.
-//
-// Expected limit on a GPU: device memory. An element of a stretch costs 2 bytes for the amax and 3 for quantizing; an
-// element of a matrix costs 2 and 4. Transposing gathered weights costs 2, or 3 with a padded copy.
+// table by binary search. Expected limit on a GPU: device memory.
 #include "llmc/kernels/quantize_weights.h"
 
 #include <algorithm>
@@ -85,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   for_units(assume_global(stretch.x), stretch.count, block - stretch.first_block,
             [&](size_t, const Vector<bf16, kUnit>& x, int) { max_abs_into(magnitudes, x); });
   const uint32_t largest = block_max(max_value(magnitudes));
-  if (threadIdx.x == 0) atomic_max(bits_of(stretch.amax), largest);
+  if (threadIdx.x == 0) raise_amax(stretch.amax, largest);
 }
 
 __device__ __forceinline__ float scale_from(const float* amax, int tensor, const WeightScaleRefs& refs) {
@@ -127,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
   if (statistics) add_statistics(*statistics, values, saturated, underflowed);
   const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x != 0) return;
-  if (refs.seen) atomic_max(bits_of(refs.seen + stretch.tensor), largest);
+  if (refs.seen) raise_amax(refs.seen + stretch.tensor, largest);
   if (largest >= kInfinity && refs.not_finite) atomic_min(refs.not_finite, stretch.number);
   if (!statistics) return;
   atomic_max(&statistics->amax, largest);

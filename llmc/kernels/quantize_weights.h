@@ -1,10 +1,11 @@
-// Quantization of weights (quantize.h), many tensors in one launch. One kernel quantizes whole matrices. Another
-// quantizes stretches of matrices, cut anywhere between ranks, to e4m3 with one scale that the ranks agree on. A third
-// makes both orientations of such bytes when they are whole again. scatter_rows is for the vectors beside them.
-// Deterministic.
+// Quantization of weights (quantize.h), many tensors in one launch. The first kernel quantizes whole matrices. The
+// second kernel quantizes slices of matrices to e4m3. A slice may begin and end inside a row, and all ranks use one
+// scale for each matrix. After the ranks have gathered the bytes, the third kernel makes both orientations of a matrix
+// from them. scatter_rows is for parameters that are vectors. All outputs are set (=), but amaxes are raised, and
+// statistics are added to. Deterministic.
 //
-// A launch processes neighbouring entries of a table. The table is made once; it lies on the device, and on the host
-// for the launcher.
+// A launch processes neighbouring entries of a table, which is made once. The kernel reads the table on the device, and
+// the launcher reads a copy on the host.
 #pragma once
 
 #include <vector>
@@ -31,7 +32,7 @@ struct WeightScaleRefs {
   bool needs_amax() const { return !scale || may_lack_scale; }
 };
 
-// A stretch: `count` elements at x, 16-byte aligned. Their FP8 bytes are at q, 8-byte aligned.
+// A slice of a matrix: `count` elements at x, 16-byte aligned. Their FP8 bytes are at q, 8-byte aligned.
 struct WeightRange {
   const bf16* x;
   uint8_t* q;

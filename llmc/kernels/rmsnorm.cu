@@ -4,14 +4,10 @@
 // The threads of a block share a row, and the block processes some rows, one after another. On a GPU a thread has one
 // or two vectors of 8 elements of a row. All loads that a row's sum needs are in flight before the first is used, and
 // every input stays in registers until the sum is known. Rows of more than 8192 elements, or of a number that 8 does
-// not divide, are read again from cache. On a CPU, where threads that wait for each other cost more, one thread has the
-// whole row and reads it again from cache behind the sum.
+// not divide, stay in memory and are read again. On a CPU, where threads that wait for each other cost more, one thread
+// has the whole row, which stays in memory.
 //
-// Expected limit: device memory. Forward moves 2 rows of T (4 with the addition), backward 4 (dy, x, dx read, dx
-// written; 3 without the addition), and w and a share of dw once per block. At C = 2048 in bf16 a block of 256 threads
-// has 8 KiB in flight in forward with the addition, 12 KiB in backward. An H100 holds 6 and 4 of these blocks per
-// multiprocessor. They have the 40 KiB or more in flight that a latency of about 700 ns needs at 4.3 TB/s over 132
-// multiprocessors. The loads of other blocks hide the two barriers of a row's sum.
+// Expected limit on a GPU: device memory. The loads of other blocks hide the two barriers of a row's sum.
 #include "llmc/kernels/rmsnorm.h"
 
 #include <algorithm>
@@ -26,49 +22,65 @@ namespace {
 
 constexpr int kMostThreads = 512;
 
-// A kernel adds nothing, a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b behind it
-// (rmsnorm_add_forward, where b is its a). This is an int as a template's argument, so that tools can print a kernel's
-// name.
+// A kernel adds nothing, a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b after the
+// norm (rmsnorm_add_forward, where b is its a). This is an int as a template's argument, so that tools can print a
+// kernel's name.
 enum Addition : int { kAddNothing, kAddBefore, kAddAfter };
 
-// A thread's part of a row in memory: vectors threadIdx.x, threadIdx.x + blockDim.x, … of `width` elements. T may be
-// const. Between load() and store() kVectors of them are in registers. If kVectors is 0, the thread has any number of
-// vectors and they stay in memory: get() reads there, set() writes there, and load() and store() do nothing.
-template <class T, int width, int kVectors>
-struct RowPart {
+// A thread's vectors of a row: threadIdx.x, threadIdx.x + blockDim.x, … of `width` elements. T may be const.
+template <class T, int width>
+struct RowVectors {
   using Packed = Vector<std::remove_const_t<T>, width>;
   T* row;
   int vectors;  // of the whole row
-  Packed kept[kVectors ? kVectors : 1];
 
-  __device__ __forceinline__ RowPart(T* row, int C) : row(row), vectors(C / width) {}
+  __device__ __forceinline__ RowVectors(T* row, int C) : row(row), vectors(C / width) {}
   static __device__ __forceinline__ int place(int i) { return threadIdx.x + i * blockDim.x; }
   __device__ __forceinline__ T* at(int i) const { return row + size_t(place(i)) * width; }
-  // True if i is less than the number of this thread's vectors.
-  __device__ __forceinline__ bool has(int i) const { return kVectors ? i < kVectors : place(i) < vectors; }
-  // Without `there` the row is not read, and what is kept of it is zero.
+};
+
+// kVectors of them, which are in registers between load() and store(). Beyond the row they are zeros.
+template <class T, int width, int kVectors>
+struct RowPart : RowVectors<T, width> {
+  using Base = RowVectors<T, width>;
+  using typename Base::Packed;
+  Packed kept[kVectors];
+
+  using Base::Base;
+  __device__ __forceinline__ bool has(int i) const { return i < kVectors; }
+  // Without `there` the row is not read, and all elements are zeros.
   __device__ __forceinline__ void load(bool there = true) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      kept[i] = there && place(i) < vectors ? *reinterpret_cast<const Packed*>(at(i)) : Packed{};
+      kept[i] = there && this->place(i) < this->vectors ? *reinterpret_cast<const Packed*>(this->at(i)) : Packed{};
   }
   __device__ __forceinline__ void store() const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      if (place(i) < vectors) *reinterpret_cast<Packed*>(at(i)) = kept[i];
+      if (this->place(i) < this->vectors) *reinterpret_cast<Packed*>(this->at(i)) = kept[i];
   }
-  __device__ __forceinline__ void get(float (&x)[width], int i) const {
-    load_vector(x, kVectors == 0 ? at(i) : kept[i].v);
-  }
-  __device__ __forceinline__ void set(int i, const Packed& x) {
-    if constexpr (kVectors == 0) *reinterpret_cast<Packed*>(at(i)) = x;
-    else kept[i] = x;
-  }
+  __device__ __forceinline__ void get(float (&x)[width], int i) const { load_vector(x, kept[i].v); }
+  __device__ __forceinline__ void set(int i, const Packed& x) { kept[i] = x; }
+};
+
+// Any number of them, which stay in memory.
+constexpr int kInMemory = 0;
+template <class T, int width>
+struct RowPart<T, width, kInMemory> : RowVectors<T, width> {
+  using Base = RowVectors<T, width>;
+  using typename Base::Packed;
+
+  using Base::Base;
+  __device__ __forceinline__ bool has(int i) const { return this->place(i) < this->vectors; }
+  __device__ __forceinline__ void load(bool = true) {}
+  __device__ __forceinline__ void store() const {}
+  __device__ __forceinline__ void get(float (&x)[width], int i) const { load_vector(x, this->at(i)); }
+  __device__ __forceinline__ void set(int i, const Packed& x) { *reinterpret_cast<Packed*>(this->at(i)) = x; }
 };
 
 // A sum over a row. Where a thread has hundreds of vectors, it adds up 32 of them on their own, so that rounding errors
 // hardly grow with the length of the row.
-template <int width, int kVectors>
+template <int width>
 struct RowSum {
   float few[width] = {}, rest = 0;
 
@@ -76,16 +88,17 @@ struct RowSum {
   __device__ __forceinline__ void add(int i, const float (&x)[width]) {
 #pragma unroll
     for (int j = 0; j < width; ++j) few[j] += x[j];
-    if (kVectors || i % 32 != 31) return;
+    if (i % 32 != 31) return;
     rest += total(few);
 #pragma unroll
     for (int j = 0; j < width; ++j) few[j] = 0;
   }
-  // The sum over the block's threads: whole warps, or one thread alone.
+  // The sum over the block's threads: whole warps, or, if rows stay in memory, one thread alone.
+  template <int kVectors>
   __device__ __forceinline__ float of_row() const {
     float sum = rest;
     sum += total(few);
-    if (kVectors == 0 && blockDim.x == 1) return sum;
+    if (kVectors == kInMemory && blockDim.x == 1) return sum;
     return block_sum(sum);
   }
 };
@@ -95,7 +108,7 @@ template <class T, int width>
 __device__ __forceinline__ void raise(float* amax, const Vector<T, width>& largest) {
   uint32_t bits = max_value(largest);
   if (blockDim.x > 1) bits = warp_max(bits);
-  if (threadIdx.x % 32 == 0) atomic_max(reinterpret_cast<uint32_t*>(amax), bits);
+  if (threadIdx.x % 32 == 0) raise_amax(amax, bits);
 }
 
 // kAddBefore: sum = x + b, and the norm is that of `sum`, which may be x. Else it is the norm of x, to which kAddAfter
@@ -114,7 +127,7 @@ __global__ void __launch_bounds__(kMostThreads)
     RowPart<T, width, kVectors> added(add == kAddBefore ? sum + offset : nullptr, C), out(y + offset, C);
     in.load();
     if constexpr (add != kAddNothing) other.load();
-    RowSum<width, kVectors> squares;
+    RowSum<width> squares;
 #pragma unroll
     for (int i = 0; in.has(i); ++i) {
       float v[width];
@@ -132,7 +145,7 @@ __global__ void __launch_bounds__(kMostThreads)
       squares.add(i, v);
     }
     if constexpr (add == kAddBefore) added.store();
-    const float r = rsqrt_f32(squares.of_row() / float(C) + eps);
+    const float r = rsqrt_f32(squares.template of_row<kVectors>() / float(C) + eps);
     if (threadIdx.x == 0) rstd[n] = r;
     if (!y && !amax) continue;
 #pragma unroll
@@ -183,14 +196,14 @@ __global__ void __launch_bounds__(kMostThreads)
     in.load();
     out.load(add);
     const float r = rstd[n];
-    RowSum<width, kVectors> dots;
+    RowSum<width> dots;
 #pragma unroll
     for (int i = 0; in.has(i); ++i) {
       float g[width], v[width], s[width], sums[width] = {};
       gradient.get(g, i);
       in.get(v, i);
       scale.get(s, i);
-      if (kVectors || n > first) dw.get(sums, i);
+      if (kVectors != kInMemory || n > first) dw.get(sums, i);
 #pragma unroll
       for (int j = 0; j < width; ++j) sums[j] += g[j] * v[j] * r;
       dw.set(i, rounded<float>(sums));
@@ -198,7 +211,7 @@ __global__ void __launch_bounds__(kMostThreads)
       for (int j = 0; j < width; ++j) g[j] *= s[j] * v[j];
       dots.add(i, g);
     }
-    const float slope = dots.of_row() / float(C) * r * r;
+    const float slope = dots.template of_row<kVectors>() / float(C) * r * r;
 #pragma unroll
     for (int i = 0; in.has(i); ++i) {
       float g[width], v[width], s[width], d[width] = {};
@@ -223,7 +236,7 @@ __global__ void __launch_bounds__(kMostThreads)
 // ---------------------------------------------------------------------------------------------- launchers
 
 // Rows that a block processes. In backward they share one row of sums for dw; forward takes several only where one
-// thread has a row, so that starting a block costs little beside it.
+// thread has a row, so that starting a block costs little.
 constexpr int kRows = 16;
 int blocks_of_rows(int N) { return int(blocks_for(size_t(N), kRows)); }
 
@@ -232,7 +245,6 @@ int blocks_of_rows(int N) { return int(blocks_for(size_t(N), kRows)); }
 // suffice.
 template <class Body>
 void with_shape(const Work& work, int C, std::initializer_list<const void*> buffers, const Body& body) {
-  constexpr std::integral_constant<int, 0> in_memory;
   const bool wide = work.stream.device().info().wide_rows;
   with_vector_width(work.name, C, buffers, [&](auto width) {
     const int vectors = C / width;
@@ -243,7 +255,7 @@ void with_shape(const Work& work, int C, std::initializer_list<const void*> buff
       if (wide && vectors <= kMostThreads) return body(width, std::integral_constant<int, 1>{}, threads(1));
       if (wide && vectors <= 2 * kMostThreads) return body(width, std::integral_constant<int, 2>{}, threads(2));
     }
-    body(width, in_memory, threads(1));
+    body(width, std::integral_constant<int, kInMemory>{}, threads(1));
   });
 }
 

@@ -1,9 +1,7 @@
 // SwiGLU.  out[N,FF] = silu(gate) * up of gate_up[N,2*FF], gates first.
-// forward: out =.  backward: dgate_up =, in place if wanted.  Deterministic.
+// forward: out =.  backward: dgate_up =, in place if wanted.  fp32 or bf16, computed in fp32.  Deterministic.
 //
-// Expected limit on a GPU: device memory, 6 bytes per element forward and 10 backward in bf16. At 4.3 TB/s over 132
-// multiprocessors that is 3 elements per cycle and multiprocessor forward, of about 20 instructions each: half of what
-// a multiprocessor can issue.
+// Expected limit on a GPU: device memory.
 #include "llmc/kernels/swiglu.h"
 
 #include <climits>
@@ -62,7 +60,7 @@ dim3 block_of(int FF) {
   return dim3(threads, kThreads / threads);
 }
 
-// Checks the tensors beside out or dout, which is (N, FF), and gate_up; returns N and FF.
+// Throws unless `out`, which is out or dout, is (N, FF) and gate_up (N, 2 FF). Returns N and FF.
 struct Sizes {
   int N, FF;
 };
