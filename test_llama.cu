@@ -138,10 +138,10 @@ using Results = std::map<std::string, std::vector<float>>;
 
 // Returns rows (B, wide): the T tokens of each of `rows`, then value(b, t) for t = T .. wide-1.
 template <class F>
-std::vector<int32_t> widened(const int32_t* rows, int B, int T, int wide, F&& value) {
+std::vector<int32_t> widened(const int32_t* rows, int B, int T, int high_precision, F&& value) {
   std::vector<int32_t> all;
   for (int b = 0; b < B; ++b)
-    for (int t = 0; t < wide; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
+    for (int t = 0; t < high_precision; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
   return all;
 }
 
@@ -360,12 +360,12 @@ struct Operand {
   DeviceMemory data, factors;
 
   Operand(Stream& stream, const Dump& dump, const std::string& name, const std::string& scale, Role role,
-          bool by_columns) {
+          bool columnwise) {
     const StoredTensor& stored = dump.operands->at(name);
     REQUIRE(stored.shape.size() == 2, "%s: %s is %s, expected a matrix", stored.file.c_str(), name.c_str(),
             text_of(stored.shape).c_str());
     const int rows = int(stored.shape[0]), columns = int(stored.shape[1]);
-    tensor = by_columns ? dump.fp8.operand(role, true, columns, rows) : dump.fp8.operand(role, false, rows, columns);
+    tensor = columnwise ? dump.fp8.operand(role, true, columns, rows) : dump.fp8.operand(role, false, rows, columns);
     REQUIRE(stored.type == (tensor.format == Fp8Format::e4m3 ? StoredType::F8_E4M3 : StoredType::F8_E5M2),
             "%s: %s is %s, expected %s", stored.file.c_str(), name.c_str(), name_of(stored.type),
             format_name(tensor.format));
@@ -373,7 +373,7 @@ struct Operand {
     for (int r = 0; r < rows; ++r)
       memcpy(&bytes[size_t(r) * size_t(tensor.stride())], stored.data + size_t(r) * size_t(columns), size_t(columns));
     const std::vector<float> inverse = dump.floats(*dump.operands, scale);
-    std::vector<float> values(tensor.factor_count(), 1.0f);
+    std::vector<float> values(tensor.scale_inv_count(), 1.0f);
     const int blocks = (columns + QuantizedTensor::kBlock - 1) / QuantizedTensor::kBlock;
     for (int r = 0; r < rows; ++r)
       for (int block = 0; block < blocks; ++block) {
@@ -382,14 +382,14 @@ struct Operand {
                           : tensor.scaling == Scaling::block_1x128
                               ? size_t(r * blocks + block)
                               : size_t(r / QuantizedTensor::kBlock * blocks + block);
-        values[tensor.factor_at(r, block * QuantizedTensor::kBlock)] = inverse.at(at);
+        values[tensor.scale_inv_at(r, block * QuantizedTensor::kBlock)] = inverse.at(at);
       }
     data = DeviceMemory(stream.device(), bytes.size());
     factors = DeviceMemory(stream.device(), values.size() * sizeof(float));
     tensor.data = reinterpret_cast<uint8_t*>(data.data());
-    tensor.factors = reinterpret_cast<float*>(factors.data());
+    tensor.scale_inv = reinterpret_cast<float*>(factors.data());
     copy(stream, tensor.data, bytes.data(), bytes.size());
-    copy(stream, tensor.factors, values.data(), values.size());
+    copy(stream, tensor.scale_inv, values.data(), values.size());
     stream.synchronize();
   }
 };

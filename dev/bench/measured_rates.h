@@ -59,7 +59,7 @@ inline double seconds_of(Stream& stream, double wanted, const std::function<void
 
 // FLOPs a second of products out (n, n) = x xᵀ, x (n, k) of random numbers: zeros would run faster.
 struct ProductRates {
-  double wide = 0, fp8 = 0;  // in the training's type; in FP8, 0 if it was not asked for
+  double high_precision = 0, fp8 = 0;  // in the training's type; in FP8, 0 if it was not asked for
 };
 inline ProductRates product_rates(Stream& stream, DType dtype, bool tf32, bool fp8, int n, int k, double wanted) {
   Device& device = stream.device();
@@ -76,13 +76,13 @@ inline ProductRates product_rates(Stream& stream, DType dtype, bool tf32, bool f
   const double flops = 2.0 * n * n * k;
   const Tensor in = dtype == DType::bf16 ? Tensor(x16, {n, k}) : Tensor(x, {n, k});
   const Tensor out(product.data(), in.type, {n, n}), out16(product.data(), DType::bf16, {n, n});
-  rates.wide = flops / seconds_of(stream, wanted, [&] { matmul.forward(out, in, in); });
+  rates.high_precision = flops / seconds_of(stream, wanted, [&] { matmul.forward(out, in, in); });
   if (!fp8) return rates;
   Quantization wanted_bytes;
-  QuantizedTensor& q = wanted_bytes.by_rows;
-  q.data = reinterpret_cast<uint8_t*>(bytes.data()), q.factors = reinterpret_cast<float*>(scale.data());
+  QuantizedTensor& q = wanted_bytes.rowwise;
+  q.data = reinterpret_cast<uint8_t*>(bytes.data()), q.scale_inv = reinterpret_cast<float*>(scale.data());
   q.rows = n, q.columns = k;
-  wanted_bytes.amax = q.factors + Matmul::kAlignment / sizeof(float);
+  wanted_bytes.amax = q.scale_inv + Matmul::kAlignment / sizeof(float);
   clear(stream, wanted_bytes.amax, 1);
   quantize_amax(stream, Tensor(x16, {n, k}), wanted_bytes);
   quantize(stream, Tensor(x16, {n, k}), wanted_bytes);
@@ -130,7 +130,7 @@ inline MeasuredRates measure_rates(Device& device, Communicator& communicator, D
   const ProductRates products = product_rates(stream, dtype, tf32, fp8, n, k, wanted);
   ReplayRates c{};
   c.name = "measured";
-  c.set_all(products.wide, fp8 ? products.fp8 : products.wide, "measured: products, now");
+  c.set_all(products.high_precision, fp8 ? products.fp8 : products.high_precision, "measured: products, now");
   c.memory_bytes = copies.within, c.host_bytes = copies.to_host;
   c.kernel_seconds = c.node_hop_seconds = c.network_hop_seconds = 0;
   if (copies.to_ranks > 0) c.node_bytes = c.network_bytes = copies.to_ranks;
@@ -138,7 +138,7 @@ inline MeasuredRates measure_rates(Device& device, Communicator& communicator, D
                             copied >> 20, copies.within * 1e-9, copies.to_host * 1e-9);
   if (copies.to_ranks > 0) text += format(", gather %.2f GB/s sent by a rank", copies.to_ranks * 1e-9);
   text += format("\nmeasured now: product of %d x %d x %d in %s %.3f TFLOP/s", n, n, k, dtype_name(dtype),
-                 products.wide * 1e-12);
+                 products.high_precision * 1e-12);
   if (fp8) text += format(", in FP8 %.3f", products.fp8 * 1e-12);
   const std::string state = gpu_state(device);
   if (!state.empty()) text += "\nGPU, behind them: " + state;

@@ -34,10 +34,10 @@ const Pair kPairs[] = {
     {"e5m2 1x128 x 128x128", {e5, Scaling::block_1x128}, {e4, Scaling::block_128x128}},
 };
 
-// An operand in memory of its own, 256-byte aligned as products want it; its bytes and factors on the host.
+// An operand in memory of its own, 256-byte aligned as products want it; its bytes and scale_inv on the host.
 struct Operand {
   QuantizedTensor tensor;
-  DeviceMemory data, factors, maxima;
+  DeviceMemory data, scale_inv, maxima;
   std::vector<uint8_t> bytes;
   std::vector<float> values;
 
@@ -45,16 +45,16 @@ struct Operand {
     tensor.rows = rows, tensor.columns = columns;
     tensor.format = kind.format, tensor.scaling = kind.scaling, tensor.one_scale = kind.one_scale;
     data = DeviceMemory(stream.device(), tensor.bytes());
-    factors = DeviceMemory(stream.device(), tensor.factor_count() * sizeof(float));
+    scale_inv = DeviceMemory(stream.device(), tensor.scale_inv_count() * sizeof(float));
     maxima = DeviceMemory(stream.device(), size_t(1 + rows) * sizeof(float));
     tensor.data = reinterpret_cast<uint8_t*>(data.data());
-    tensor.factors = reinterpret_cast<float*>(factors.data());
+    tensor.scale_inv = reinterpret_cast<float*>(scale_inv.data());
   }
   float* amax() const { return reinterpret_cast<float*>(maxima.data()); }
   // Of x[tensor.rows, tensor.columns], or of its transpose.
   void quantize_from(Stream& stream, const bf16* x, bool transposed) {
     Quantization q;
-    (transposed ? q.by_columns : q.by_rows) = tensor;
+    (transposed ? q.columnwise : q.rowwise) = tensor;
     q.amax = amax();
     (transposed ? q.column_amax : q.row_amax) = Tensor(amax() + 1, {tensor.rows});
     const Tensor matrix =
@@ -66,14 +66,14 @@ struct Operand {
     quantize(stream, matrix, q);
   }
   void download(Stream& stream) {
-    bytes.resize(tensor.bytes()), values.resize(tensor.factor_count());
+    bytes.resize(tensor.bytes()), values.resize(tensor.scale_inv_count());
     copy(stream, bytes.data(), tensor.data, bytes.size());
-    copy(stream, values.data(), tensor.factors, values.size());
+    copy(stream, values.data(), tensor.scale_inv, values.size());
     stream.synchronize();
   }
   double at(int row, int column) const {
     const uint8_t bits = bytes[size_t(row) * size_t(tensor.stride()) + size_t(column)];
-    return double(fp8_value(bits, tensor.format == e4 ? 4 : 5)) * double(values[tensor.factor_at(row, column)]);
+    return double(fp8_value(bits, tensor.format == e4 ? 4 : 5)) * double(values[tensor.scale_inv_at(row, column)]);
   }
 };
 
@@ -222,7 +222,7 @@ void check_sizes(Checker& checker, Matmul& matmul, int N, int OC, int IC) {
   }
 }
 
-// Every byte that is a number, and factors of many sizes, in place of what quantization makes.
+// Every byte that is a number, and scale_inv of many sizes, in place of what quantization makes.
 void check_any_bytes(Checker& checker, Matmul& matmul) {
   Stream& stream = checker.stream;
   const int M = 144, N = 130, K = 392;
@@ -233,7 +233,7 @@ void check_any_bytes(Checker& checker, Matmul& matmul) {
     for (Operand* o : {&a, &b}) {
       const QuantizedTensor& t = o->tensor;
       std::vector<uint8_t> bytes(t.bytes(), 0);
-      std::vector<float> factors(t.factor_count());
+      std::vector<float> scale_inv(t.scale_inv_count());
       for (int r = 0; r < t.rows; ++r)
         for (int c = 0; c < t.columns; ++c) {
           uint8_t bits;
@@ -242,10 +242,10 @@ void check_any_bytes(Checker& checker, Matmul& matmul) {
           bytes[size_t(r) * size_t(t.stride()) + size_t(c)] = bits;
         }
       const float one = float(generator.uniform() + 0.5);
-      for (float& f : factors)
+      for (float& f : scale_inv)
         f = t.one_scale ? one : std::ldexp(float(generator.uniform() + 0.5), generator.integer(-8, 3));
       copy(stream, t.data, bytes.data(), bytes.size());
-      copy(stream, t.factors, factors.data(), factors.size());
+      copy(stream, t.scale_inv, scale_inv.data(), scale_inv.size());
       o->download(stream);
     }
     const std::vector<float> got =

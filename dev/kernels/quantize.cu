@@ -1,4 +1,4 @@
-// Checks and times llmc/kernels/quantize against a plain reference on the host: bytes and factors bit for bit.
+// Checks and times llmc/kernels/quantize against a plain reference on the host: bytes and scale_inv bit for bit.
 // Covers: promise 7: quantization to FP8: every scaling, orientation and source has the bits of its formula, padding
 // included; fused and unfused have the same; delayed scales over many steps
 // Timeout: 600
@@ -99,12 +99,12 @@ void check_not_finite(Checker& checker) {
         values[place] = from_float<bf16>(value);
         for (const uint32_t before : {3u, 7u, ~0u}) {
           const Array<bf16> x(stream, values);
-          Room by_rows(stream, c.by_rows, rows, columns), by_columns(stream, c.by_columns, columns, rows);
+          Room rowwise(stream, c.rowwise, rows, columns), columnwise(stream, c.columnwise, columns, rows);
           Array<float> maxima(stream, std::vector<float>(1 + size_t(rows + columns))),
               scale(stream, std::vector{kGiven});
           Array<uint32_t> not_finite(stream, std::vector{before});
           Quantization q;
-          q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+          q.rowwise = rowwise.tensor, q.columnwise = columnwise.tensor;
           q.power_of_two = c.power_of_two;
           const Tensor of_lines = maxima.tensor({1 + rows + columns});
           q.amax = maxima.data(), q.row_amax = of_lines.columns(1, rows),
@@ -114,7 +114,7 @@ void check_not_finite(Checker& checker) {
           q.number = 5;
           if (q.needs_amax()) quantize_amax(stream, x.tensor({rows, columns}), q);
           quantize(stream, x.tensor({rows, columns}), q);
-          for (Room* room : {&by_rows, &by_columns}) room->data.download(), room->factors.download();
+          for (Room* room : {&rowwise, &columnwise}) room->data.download(), room->scale_inv.download();
           maxima.download();
           ++count;
           wrong += not_finite.download()[0] != (std::isfinite(value) ? before : std::min(before, 5u));
@@ -151,19 +151,19 @@ void check_raises(Checker& checker) {
   const Array<bf16> x(stream, values);
   const Asked tensor = asked(e4, Scaling::tensor), row = asked(e5, Scaling::row);
   for (const float before : {0.0f, 1.0f, 2.5f, 3.0f}) {
-    Room by_rows(stream, tensor, 16, 16), by_columns(stream, row, 16, 16);
-    Array<float> amax(stream, std::vector{before}), seen(stream, std::vector{before}),
+    Room rowwise(stream, tensor, 16, 16), columnwise(stream, row, 16, 16);
+    Array<float> amax(stream, std::vector{before}), amax_step(stream, std::vector{before}),
         of_columns(stream, std::vector<float>(16, 99.0f));
     Quantization q;
-    q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
-    q.amax = amax.data(), q.seen = seen.data(), q.column_amax = of_columns.tensor({16});
+    q.rowwise = rowwise.tensor, q.columnwise = columnwise.tensor;
+    q.amax = amax.data(), q.amax_step = amax_step.data(), q.column_amax = of_columns.tensor({16});
     quantize_amax(stream, x.tensor({16, 16}), q);
     quantize(stream, x.tensor({16, 16}), q);
     const float want = std::max(before, 2.5f);
     const std::string name = format("after %g", double(before));
-    checker.same_bits(name + " amax and seen are raised", {amax.download()[0], seen.download()[0]},
+    checker.same_bits(name + " amax and seen are raised", {amax.download()[0], amax_step.download()[0]},
                       std::vector<float>{want, want});
-    checker.same_bits(name + " the scale is that of amax", by_rows.factors.download(),
+    checker.same_bits(name + " the scale is that of amax", rowwise.scale_inv.download(),
                       {1 / fp8_scale(want, e4, false)});
     checker.same_bits(name + " maxima of columns begin anew", of_columns.download(), std::vector<float>(16, 2.5f));
   }
@@ -285,14 +285,14 @@ void check_unknown_position(Checker& checker) {
     const Array<bf16> x(stream, random_normal<bf16>(generator, size_t(rows) * columns));
     const Array<float> table(stream, rope_table({}, HD, 4));
     const Array<int> positions(stream, std::vector<int>{1, position, 3});
-    Room by_rows(stream, asked(e5, Scaling::block_1x128), rows, columns);
+    Room rowwise(stream, asked(e5, Scaling::block_1x128), rows, columns);
     Array<uint32_t> not_finite(stream, std::vector{9u});
     Quantization q;
-    q.by_rows = by_rows.tensor;
+    q.rowwise = rowwise.tensor;
     q.not_finite = not_finite.data();
     const RopeAngles angles{table.tensor({4, HD / 2, 2}), positions.tensor({rows}), 2};
     quantize(stream, RopeBackwardOutput{x.tensor({rows, columns}), angles}, q);
-    const std::vector<uint8_t> data = by_rows.data.download();
+    const std::vector<uint8_t> data = rowwise.data.download();
     int nans = 0;
     for (const uint8_t bits : data) nans += (bits & 0x7f) == 0x7f;
     checker.that(format("position %d of 4", position),
@@ -303,9 +303,9 @@ void check_unknown_position(Checker& checker) {
 
 // Rows that a whole block shares in the norm, as on a GPU.
 void check_wide_norm(Checker& checker) {
-  CpuBackend wide = CpuBackend::from_environment();
-  wide.wide_rows = true;
-  Device device(0, wide);
+  CpuBackend high_precision = CpuBackend::from_environment();
+  high_precision.wide_rows = true;
+  Device device(0, high_precision);
   Checker inner(device);
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{3, 1024}, {17, 2056}, {2, 4104}})
     if (!few_sizes() || columns == 1024) check_source(inner, {Kind::rmsnorm, rows, columns});
@@ -362,9 +362,9 @@ void check_refusals(Checker& checker) {
   Room room(stream, asked(e4, Scaling::block_128x128), rows, columns);
   const auto with = [&](const Asked& a, bool transposed = false) {
     Quantization q;
-    QuantizedTensor& t = transposed ? q.by_columns : q.by_rows;
+    QuantizedTensor& t = transposed ? q.columnwise : q.rowwise;
     t = transposed ? tensor_of(a, columns, rows) : tensor_of(a, rows, columns);
-    t.data = room.data.data(), t.factors = room.factors.data();
+    t.data = room.data.data(), t.scale_inv = room.scale_inv.data();
     return q;
   };
   const auto matrix = [&](int rows, int columns) { return x.tensor({rows, columns}); };
@@ -382,13 +382,13 @@ void check_refusals(Checker& checker) {
   refuse("another size", "an operand of 16 x 32 of a matrix that gives 16 x 40", with(blocks), matrix(16, 40));
   refuse("not transposed", "an operand of 32 x 16", with(blocks, true), matrix(32, 16));
   Quantization q = with(blocks);
-  q.by_rows.factors = nullptr;
+  q.rowwise.scale_inv = nullptr;
   refuse("no factors", "an operand at", q, good);
   q = with(blocks);
-  q.by_rows.data += 8;
+  q.rowwise.data += 8;
   refuse("unaligned bytes", "an operand at", q, good);
   q = with(blocks);
-  q.by_rows.one_scale = true;
+  q.rowwise.one_scale = true;
   refuse("one scale of blocks", "one scale for the whole tensor", q, good);
   q = with(asked(e4, Scaling::row));
   refuse("no amax of rows", "no room for the rows' largest numbers: absent", q, good);
@@ -419,8 +419,8 @@ void check_refusals(Checker& checker) {
   };
   heads(1, 0), heads(1, 12), heads(3, 16), heads(-1, 16);
   Quantization odd;
-  odd.by_rows = tensor_of(blocks, 16, 7);
-  odd.by_rows.data = room.data.data(), odd.by_rows.factors = room.factors.data();
+  odd.rowwise = tensor_of(blocks, 16, 7);
+  odd.rowwise.data = room.data.data(), odd.rowwise.scale_inv = room.scale_inv.data();
   refuse("gates without an up", "gate_up is (16, 7)", odd, SwigluBackwardOutput{matrix(16, 3), matrix(16, 7)});
   refuse("gates without an up, forward", "gate_up is (16, 15)", odd, SwigluOutput{matrix(16, 15)});
 
@@ -461,16 +461,16 @@ struct Timed {
 void time_source(Bencher& bencher, const Shape& s, const Timed& timed, double read_bytes) {
   Stream& stream = bencher.stream;
   const OnDevice on(stream, s);
-  Room by_rows(stream, timed.what.by_rows, s.rows, s.columns),
-      by_columns(stream, timed.what.by_columns, s.columns, s.rows);
+  Room rowwise(stream, timed.what.rowwise, s.rows, s.columns),
+      columnwise(stream, timed.what.columnwise, s.columns, s.rows);
   Array<float> amax(stream, std::vector{0.0f}), row_amax(stream, size_t(s.rows)),
       column_amax(stream, size_t(s.columns)), scale(stream, std::vector{kGiven});
   Quantization q;
-  q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+  q.rowwise = rowwise.tensor, q.columnwise = columnwise.tensor;
   q.amax = amax.data(), q.row_amax = row_amax.tensor({s.rows}), q.column_amax = column_amax.tensor({s.columns});
   if (timed.what.given) q.scale = scale.data();
   const double size = double(s.rows) * double(s.columns);
-  const double written = double(timed.what.by_rows.wanted + timed.what.by_columns.wanted) * size;
+  const double written = double(timed.what.rowwise.wanted + timed.what.columnwise.wanted) * size;
   bencher.time(format("quantize %s, %s", s.name().c_str(), timed.name),
                (q.needs_amax() ? 2 : 1) * size * read_bytes + written, 0, [&] {
                  if (q.needs_amax()) quantize_amax(stream, on.source, q);
@@ -498,11 +498,11 @@ void bench(Bencher& bencher) {
   const Asked tensor = asked(e4, Scaling::tensor), row = asked(e4, Scaling::row),
               small = asked(e4, Scaling::block_1x128), large = asked(e4, Scaling::block_128x128);
   const Timed given{"both, a given scale", {tensor, tensor, false, true}}, current{"both, tensor", {tensor, tensor}},
-      by_rows{"by rows, a given scale", {tensor, kNothing, false, true}},
-      by_columns{"by columns, a given scale", {kNothing, tensor, false, true}}, rows{"both, row", {row, row}},
+      rowwise{"by rows, a given scale", {tensor, kNothing, false, true}},
+      columnwise{"by columns, a given scale", {kNothing, tensor, false, true}}, rows{"both, row", {row, row}},
       blocks{"both, 1x128", {small, small}}, squares{"both, 128x128", {large, large}};
   for (const auto& [r, c] : std::vector<std::pair<int, int>>{{256, 768}, {2048, 2048}})
-    for (const Timed& timed : {given, by_rows, by_columns, current, rows, blocks, squares})
+    for (const Timed& timed : {given, rowwise, columnwise, current, rows, blocks, squares})
       time_source(bencher, {Kind::plain, r, c}, timed, 2);
   for (const auto& [model, N] : bencher.workloads()) {
     printf("%s\n", model.name.c_str());

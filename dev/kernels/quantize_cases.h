@@ -46,14 +46,14 @@ constexpr Asked asked(Fp8Format format, Scaling scaling, bool one_scale = false)
 constexpr Fp8Format e4 = Fp8Format::e4m3, e5 = Fp8Format::e5m2;
 
 struct Case {
-  Asked by_rows, by_columns;
+  Asked rowwise, columnwise;
   bool power_of_two = false, given = false;
   std::string name() const {
-    return "by rows " + by_rows.name() + ", by columns " + by_columns.name() + (power_of_two ? ", powers of two" : "") +
+    return "by rows " + rowwise.name() + ", by columns " + columnwise.name() + (power_of_two ? ", powers of two" : "") +
            (given ? ", a given scale" : "");
   }
   bool any(bool (Asked::*kind)() const) const {
-    return (by_rows.wanted && (by_rows.*kind)()) || (by_columns.wanted && (by_columns.*kind)());
+    return (rowwise.wanted && (rowwise.*kind)()) || (columnwise.wanted && (columnwise.*kind)());
   }
 };
 
@@ -100,7 +100,7 @@ inline std::vector<Case> everything() {
   return cases;
 }
 
-constexpr float kGiven = 3.25f;  // not a power of two: factors are rounded
+constexpr float kGiven = 3.25f;  // not a power of two: scale_inv are rounded
 
 // ---------------------------------------------------------------------------------------------- the reference
 
@@ -132,7 +132,7 @@ inline Matrix matrix_of(const std::vector<bf16>& x, int rows, int columns) {
 
 struct Operand {
   std::vector<uint8_t> data;
-  std::vector<float> factors;
+  std::vector<float> scale_inv;
   double saturated = 0, underflowed = 0;
   float smallest_scale = INFINITY, largest_scale = 0;
 };
@@ -146,11 +146,11 @@ inline Operand quantized(const Matrix& x, const Asked& a, bool power_of_two, boo
   Operand result;
   result.data.assign(size_t(rows) * size_t(stride), 0);
   const int across = up_to(stride / 128, 4);  // of 128x128 blocks
-  const size_t factors = a.scaling == Scaling::tensor        ? 1
-                         : a.scaling == Scaling::row         ? size_t(rows)
-                         : a.scaling == Scaling::block_1x128 ? size_t(rows) * size_t(stride / 128)
-                                                             : size_t(rows / 128) * size_t(across);
-  result.factors.assign(factors, 1.0f);
+  const size_t scale_inv = a.scaling == Scaling::tensor        ? 1
+                           : a.scaling == Scaling::row         ? size_t(rows)
+                           : a.scaling == Scaling::block_1x128 ? size_t(rows) * size_t(stride / 128)
+                                                               : size_t(rows / 128) * size_t(across);
+  result.scale_inv.assign(scale_inv, 1.0f);
   // Groups that share a scale, as many rows by as many columns.
   const int group_rows = a.single() ? x.rows : a.scaling == Scaling::block_128x128 ? 128 : 1;
   const int group_columns = blocks ? 128 : x.columns;
@@ -169,7 +169,7 @@ inline Operand quantized(const Matrix& x, const Asked& a, bool power_of_two, boo
                               : a.scaling == Scaling::row         ? size_t(r)
                               : a.scaling == Scaling::block_1x128 ? size_t(block) * size_t(rows) + size_t(r)
                                                                   : size_t(r / 128) * size_t(across) + size_t(block);
-        result.factors[factor] = 1 / scale;
+        result.scale_inv[factor] = 1 / scale;
         for (int c = c0; c < std::min(x.columns, c0 + group_columns); ++c) {
           const float scaled = x.at(r, c) * scale;
           const uint8_t bits = fp8_bits(scaled, a.format == e4 ? 4 : 5, Overflow::saturate);
@@ -182,7 +182,7 @@ inline Operand quantized(const Matrix& x, const Asked& a, bool power_of_two, boo
   return result;
 }
 
-// Bytes and factors by rows and by columns; amax, seen, the maxima of rows and columns; the statistics.
+// Bytes and scale_inv by rows and by columns; amax, seen, the maxima of rows and columns; the statistics.
 using Outputs = std::tuple<std::vector<uint8_t>, std::vector<float>, std::vector<uint8_t>, std::vector<float>,
                            std::vector<float>, std::vector<double>>;
 
@@ -200,7 +200,7 @@ class Reference {
 
   Outputs outputs(const Case& c, bool statistics) {
     Outputs result;
-    auto& [row_data, row_factors, column_data, column_factors, maxima, counts] = result;
+    auto& [row_data, row_scale_inv, column_data, column_scale_inv, maxima, counts] = result;
     const float amax = x_.amax(0, x_.rows, 0, x_.columns);
     std::vector<float> row_maxima = poisoned<float>(size_t(x_.rows)),
                        column_maxima = poisoned<float>(size_t(x_.columns));
@@ -210,18 +210,18 @@ class Reference {
       values += double(x_.x.size()), saturated += o.saturated, underflowed += o.underflowed;
       smallest = std::min(smallest, o.smallest_scale), largest = std::max(largest, o.largest_scale);
     };
-    if (c.by_rows.wanted) {
-      const Operand& o = operand(false, c.by_rows, c);
-      row_data = o.data, row_factors = o.factors;
+    if (c.rowwise.wanted) {
+      const Operand& o = operand(false, c.rowwise, c);
+      row_data = o.data, row_scale_inv = o.scale_inv;
       take(o);
-      if (c.by_rows.of_rows())
+      if (c.rowwise.of_rows())
         for (int r = 0; r < x_.rows; ++r) row_maxima[size_t(r)] = x_.amax(r, 1, 0, x_.columns);
     }
-    if (c.by_columns.wanted) {
-      const Operand& o = operand(true, c.by_columns, c);
-      column_data = o.data, column_factors = o.factors;
+    if (c.columnwise.wanted) {
+      const Operand& o = operand(true, c.columnwise, c);
+      column_data = o.data, column_scale_inv = o.scale_inv;
       take(o);
-      if (c.by_columns.of_rows())
+      if (c.columnwise.of_rows())
         for (int r = 0; r < x_.columns; ++r) column_maxima[size_t(r)] = t_.amax(r, 1, 0, x_.rows);
     }
     maxima = {c.any(&Asked::single) && !c.given ? amax : 0.0f, amax};
@@ -255,12 +255,12 @@ inline QuantizedTensor tensor_of(const Asked& a, int rows, int columns) {
 struct Room {
   QuantizedTensor tensor;
   Array<uint8_t> data;
-  Array<float> factors;
+  Array<float> scale_inv;
   Room(Stream& stream, const Asked& a, int rows, int columns)
       : tensor(tensor_of(a, rows, columns)),
         data(stream, a.wanted ? tensor.bytes() : 0),
-        factors(stream, a.wanted ? tensor.factor_count() : 0) {
-    if (a.wanted) tensor.data = data.data(), tensor.factors = factors.data();
+        scale_inv(stream, a.wanted ? tensor.scale_inv_count() : 0) {
+    if (a.wanted) tensor.data = data.data(), tensor.scale_inv = scale_inv.data();
   }
 };
 
@@ -268,21 +268,21 @@ struct Room {
 inline Outputs run(Stream& stream, const QuantizeSource& source, const Case& c, bool statistics,
                    std::optional<float> uncertain = {}) {
   const auto [rows, columns] = shape_of(source);
-  Room by_rows(stream, c.by_rows, rows, columns), by_columns(stream, c.by_columns, columns, rows);
-  Array<float> amax(stream, std::vector{0.0f}), seen(stream, std::vector{0.0f}), row_amax(stream, size_t(rows)),
+  Room rowwise(stream, c.rowwise, rows, columns), columnwise(stream, c.columnwise, columns, rows);
+  Array<float> amax(stream, std::vector{0.0f}), amax_step(stream, std::vector{0.0f}), row_amax(stream, size_t(rows)),
       column_amax(stream, size_t(columns)), scale(stream, std::vector{uncertain.value_or(kGiven)});
   QuantizeStatistics empty{};
   empty.smallest_scale = ~0u;
   Array<QuantizeStatistics> counts(stream, std::vector{empty});
   Array<uint32_t> not_finite(stream, std::vector{1000u});
   Quantization q;
-  q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+  q.rowwise = rowwise.tensor, q.columnwise = columnwise.tensor;
   q.power_of_two = c.power_of_two;
   if (c.given || uncertain) q.scale = scale.data();
   if (!c.given || uncertain) q.amax = amax.data();
   q.may_lack_scale = uncertain.has_value();
   q.row_amax = row_amax.tensor({rows}), q.column_amax = column_amax.tensor({columns});
-  q.seen = seen.data();
+  q.amax_step = amax_step.data();
   q.not_finite = not_finite.data();
   if (statistics) q.statistics = counts.data();
   const bool expected = c.any(&Asked::of_rows) || (c.any(&Asked::single) && (!c.given || uncertain));
@@ -290,7 +290,7 @@ inline Outputs run(Stream& stream, const QuantizeSource& source, const Case& c, 
   if (q.needs_amax()) quantize_amax(stream, source, q);
   quantize(stream, source, q);
   REQUIRE(not_finite.download()[0] == 1000, "%s: finite numbers were reported", c.name().c_str());
-  std::vector<float> maxima = {amax.download()[0], seen.download()[0]};
+  std::vector<float> maxima = {amax.download()[0], amax_step.download()[0]};
   for (const Array<float>& part : {std::cref(row_amax), std::cref(column_amax)}) {
     const std::vector<float> values = part.download();
     maxima.insert(maxima.end(), values.begin(), values.end());
@@ -304,8 +304,9 @@ inline Outputs run(Stream& stream, const QuantizeSource& source, const Case& c, 
                double(s.values),
                double(s.saturated),
                double(s.underflowed)};
-  return {by_rows.data.download(),       by_rows.factors.download(), by_columns.data.download(),
-          by_columns.factors.download(), std::move(maxima),          std::move(numbers)};
+  return {rowwise.data.download(),    rowwise.scale_inv.download(),
+          columnwise.data.download(), columnwise.scale_inv.download(),
+          std::move(maxima),          std::move(numbers)};
 }
 
 // Many comparisons, of which one line is printed.

@@ -1,6 +1,6 @@
-// Checks and times llmc/kernels/quantize_weights: many matrices at once, whole or in stretches, beside those that
+// Checks and times llmc/kernels/quantize_weights: many matrices at once, whole or in slices, beside those that
 // quantize() makes of each alone, which dev/kernels/quantize.cu checks.
-// Covers: promise 7: FP8 weights that are quantized many at once, whole or in stretches, have the bytes, factors,
+// Covers: promise 7: FP8 weights that are quantized many at once, whole or in slices, have the bytes, scale_inv,
 // largest numbers and counts of each alone
 #include "llmc/kernels/quantize_weights.h"
 
@@ -15,18 +15,18 @@ namespace {
 // A whole matrix: bytes and factor by rows and by columns, the largest number as it was found and as it was seen; the
 // words of what is not finite; counts.
 struct Whole {
-  std::vector<uint8_t> by_rows, by_columns;
-  std::vector<float> words;  // both factors, amax, seen
+  std::vector<uint8_t> rowwise, columnwise;
+  std::vector<float> words;  // both scale_inv, amax, seen
   std::vector<uint32_t> not_finite;
   std::vector<unsigned long long> counts;  // values, saturated, underflowed; amax, smallest and largest scale
 };
 using Outputs = std::tuple<std::vector<uint8_t>, std::vector<uint8_t>, std::vector<float>, std::vector<uint32_t>>;
-Outputs outputs_of(const Whole& w) { return {w.by_rows, w.by_columns, w.words, w.not_finite}; }
+Outputs outputs_of(const Whole& w) { return {w.rowwise, w.columnwise, w.words, w.not_finite}; }
 
 struct Cut {
   int rows, columns;
   bool power_of_two, given;
-  std::vector<size_t> cuts;  // where stretches end
+  std::vector<size_t> cuts;  // where slices end
   bool lacks = false;        // the given scale is 0, and so it follows from the largest number
   std::string name() const {
     return format("%d x %d in %zu stretches%s%s", rows, columns, cuts.size(), power_of_two ? ", powers of two" : "",
@@ -34,9 +34,9 @@ struct Cut {
                   : given ? ", a given scale"
                           : "");
   }
-  QuantizedTensor operand(bool by_columns) const {
+  QuantizedTensor operand(bool columnwise) const {
     QuantizedTensor t;
-    t.rows = by_columns ? columns : rows, t.columns = by_columns ? rows : columns;
+    t.rows = columnwise ? columns : rows, t.columns = columnwise ? rows : columns;
     return t;
   }
 };
@@ -45,24 +45,24 @@ constexpr float kGivenScale = 77.5f;  // too large for some numbers, which satur
 
 // Memory that both ways write: as the store has it.
 struct Memory {
-  QuantizedTensor by_rows, by_columns;
+  QuantizedTensor rowwise, columnwise;
   Array<uint8_t> rows, columns;
   Array<float> words;
   Array<uint32_t> not_finite;
   Array<QuantizeStatistics> statistics;
   Memory(Stream& stream, const Cut& c)
-      : by_rows(c.operand(false)),
-        by_columns(c.operand(true)),
-        rows(stream, by_rows.bytes()),
-        columns(stream, by_columns.bytes()),
+      : rowwise(c.operand(false)),
+        columnwise(c.operand(true)),
+        rows(stream, rowwise.bytes()),
+        columns(stream, columnwise.bytes()),
         words(stream, std::vector<float>{0, 0, 0, 0, c.lacks ? 0 : kGivenScale}),
         not_finite(stream, std::vector<uint32_t>{~0u}),
         statistics(stream, std::vector<QuantizeStatistics>{{0, ~0u, 0, 0, 0, 0, 0}}) {
-    by_rows.data = rows.data(), by_columns.data = columns.data();
-    by_rows.factors = words.data(), by_columns.factors = words.data() + 1;
+    rowwise.data = rows.data(), columnwise.data = columns.data();
+    rowwise.scale_inv = words.data(), columnwise.scale_inv = words.data() + 1;
   }
   float* amax() const { return words.data() + 2; }
-  float* seen() const { return words.data() + 3; }
+  float* amax_step() const { return words.data() + 3; }
   const float* scale(const Cut& c) const { return c.given ? words.data() + 4 : nullptr; }
   Whole download() const {
     const QuantizeStatistics s = statistics.download()[0];
@@ -88,27 +88,28 @@ Table<Entry> table_of(Stream& stream, std::vector<Entry> entries) {
   return {stream, std::move(entries)};
 }
 
-// In launches of `together` stretches.
+// In launches of `together` slices.
 Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values, int together = 1000) {
   const Array<bf16> x(stream, values);
   Memory m(stream, c);
   const Array<uint8_t> q(stream, values.size());
-  const WeightScaleRefs words{m.scale(c), m.seen(), m.statistics.data(), m.not_finite.data(), c.power_of_two, c.lacks};
-  std::vector<WeightRange> stretches;
+  const WeightScaleRefs words{m.scale(c),          m.amax_step(),  m.statistics.data(),
+                              m.not_finite.data(), c.power_of_two, c.lacks};
+  std::vector<WeightSlice> slices;
   size_t begin = 0;
   for (const size_t end : c.cuts)
-    stretches.push_back({x.data() + begin, q.data() + begin, end - begin, m.amax(), 0, 7}), begin = end;
-  const auto table = table_of(stream, stretches);
+    slices.push_back({x.data() + begin, q.data() + begin, end - begin, m.amax(), 0, 7}), begin = end;
+  const auto table = table_of(stream, slices);
   const auto each = [&](auto&& f) {
-    for (int i = 0; i < int(stretches.size()); i += together)
-      f(table.all().part(i, std::min(together, int(stretches.size()) - i)));
+    for (int i = 0; i < int(slices.size()); i += together)
+      f(table.all().part(i, std::min(together, int(slices.size()) - i)));
   };
-  if (words.needs_amax()) each([&](const WeightRanges& part) { weight_amax(stream, part); });
-  each([&](const WeightRanges& part) { quantize(stream, part, words); });
-  const bool in_place = m.by_rows.bytes() == values.size();
-  if (in_place) m.by_rows.data = q.data();
+  if (words.needs_amax()) each([&](const WeightSlices& part) { weight_amax(stream, part); });
+  each([&](const WeightSlices& part) { quantize(stream, part, words); });
+  const bool in_place = m.rowwise.bytes() == values.size();
+  if (in_place) m.rowwise.data = q.data();
   const auto whole =
-      table_of<WeightMatrix>(stream, {{m.by_rows, m.by_columns, nullptr, q.data(), m.amax(), nullptr, nullptr, 0, 7}});
+      table_of<WeightMatrix>(stream, {{m.rowwise, m.columnwise, nullptr, q.data(), m.amax(), nullptr, nullptr, 0, 7}});
   transpose_gathered_weights(stream, whole.all(), words);
   if (in_place) copy(stream, m.rows.data(), q.data(), values.size());
   return m.download();
@@ -118,8 +119,8 @@ Whole at_once(Stream& stream, const Cut& c, const std::vector<bf16>& values) {
   const Array<bf16> x(stream, values);
   const Memory m(stream, c);
   Quantization q;
-  q.by_rows = m.by_rows, q.by_columns = m.by_columns;
-  q.power_of_two = c.power_of_two, q.amax = m.amax(), q.scale = m.scale(c), q.seen = m.seen();
+  q.rowwise = m.rowwise, q.columnwise = m.columnwise;
+  q.power_of_two = c.power_of_two, q.amax = m.amax(), q.scale = m.scale(c), q.amax_step = m.amax_step();
   q.not_finite = m.not_finite.data(), q.number = 7, q.statistics = m.statistics.data();
   const Tensor matrix = x.tensor({c.rows, c.columns});
   if (!c.given) quantize_amax(stream, matrix, q);
@@ -135,9 +136,9 @@ void check_case(Checker& checker, OtherSchedules& orders, const Cut& c, const st
   Whole whole = at_once(checker.stream, reference, values);
   const Whole cut = in_stretches(checker.stream, c, values);
   if (c.lacks) whole.words[4] = 0;  // the scale that was given
-  checker.that(name + ": bytes by rows", cut.by_rows == whole.by_rows, format("%zu bytes", whole.by_rows.size()));
-  checker.that(name + ": bytes by columns", cut.by_columns == whole.by_columns,
-               format("%zu bytes", whole.by_columns.size()));
+  checker.that(name + ": bytes by rows", cut.rowwise == whole.rowwise, format("%zu bytes", whole.rowwise.size()));
+  checker.that(name + ": bytes by columns", cut.columnwise == whole.columnwise,
+               format("%zu bytes", whole.columnwise.size()));
   checker.same_bits(name + ": factors, largest numbers", cut.words, whole.words);
   checker.that(name + ": what is not finite", cut.not_finite == whole.not_finite, format("%u", whole.not_finite[0]));
   // The whole is counted in both orientations.
@@ -161,7 +162,7 @@ struct Shape {
 // Several matrices beside each of them alone: all that is written, in the order of the matrices.
 struct Several {
   std::vector<std::vector<uint8_t>> bytes;
-  std::vector<float> numbers;  // factors, amaxes where they were asked for, what was seen
+  std::vector<float> numbers;  // scale_inv, amaxes where they were asked for, what was seen
   std::vector<uint32_t> not_finite;
   std::vector<unsigned long long> counts;
   bool operator==(const Several&) const = default;
@@ -170,14 +171,14 @@ struct Several {
 Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c, int odd, bool together) {
   const int count = int(shapes.size());
   std::vector<Array<bf16>> x;
-  std::vector<Room> by_rows, by_columns;
+  std::vector<Room> rowwise, columnwise;
   std::vector<Array<float>> maxima;
-  const Array<float> seen(stream, std::vector<float>(size_t(count))),
+  const Array<float> amax_step(stream, std::vector<float>(size_t(count))),
       scale(stream, std::vector<float>(size_t(count), kGiven));
   const Array<uint32_t> not_finite(stream, std::vector{~0u});
   const Array<QuantizeStatistics> statistics(stream,
                                              std::vector<QuantizeStatistics>(size_t(count), {0, ~0u, 0, 0, 0, 0, 0}));
-  const WeightScaleRefs words{c.given ? scale.data() : nullptr, seen.data(), statistics.data(), not_finite.data(),
+  const WeightScaleRefs words{c.given ? scale.data() : nullptr, amax_step.data(), statistics.data(), not_finite.data(),
                               c.power_of_two};
   std::vector<WeightMatrix> matrices;
   for (int i = 0; i < count; ++i) {
@@ -186,11 +187,11 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
     std::vector<bf16> values = random_normal<bf16>(generator, size_t(rows) * size_t(columns), std::exp2(i));
     if (i == odd) values.back() = from_float<bf16>(INFINITY);
     x.emplace_back(stream, values);
-    by_rows.emplace_back(stream, c.by_rows, rows, columns),
-        by_columns.emplace_back(stream, c.by_columns, columns, rows);
+    rowwise.emplace_back(stream, c.rowwise, rows, columns),
+        columnwise.emplace_back(stream, c.columnwise, columns, rows);
     maxima.emplace_back(stream, std::vector<float>(size_t(1 + rows + columns)));
     float* m = maxima.back().data();
-    matrices.push_back({by_rows.back().tensor, by_columns.back().tensor, x.back().data(), nullptr, m, m + 1,
+    matrices.push_back({rowwise.back().tensor, columnwise.back().tensor, x.back().data(), nullptr, m, m + 1,
                         m + 1 + rows, i, uint32_t(10 - i)});
   }
   if (together) {
@@ -201,11 +202,11 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
   } else {
     for (const WeightMatrix& m : matrices) {
       Quantization q;
-      q.by_rows = m.by_rows, q.by_columns = m.by_columns, q.power_of_two = c.power_of_two;
-      const int rows = m.by_rows.rows, columns = m.by_rows.columns;
+      q.rowwise = m.rowwise, q.columnwise = m.columnwise, q.power_of_two = c.power_of_two;
+      const int rows = m.rowwise.rows, columns = m.rowwise.columns;
       q.amax = m.amax, q.row_amax = Tensor(m.row_amax, {rows}), q.column_amax = Tensor(m.column_amax, {columns});
       q.scale = words.scale ? words.scale + m.tensor : nullptr;
-      q.seen = words.seen + m.tensor, q.statistics = words.statistics + m.tensor;
+      q.amax_step = words.amax_step + m.tensor, q.statistics = words.statistics + m.tensor;
       q.not_finite = words.not_finite, q.number = m.number;
       if (q.needs_amax()) quantize_amax(stream, Tensor(m.x, {rows, columns}), q);
       quantize(stream, Tensor(m.x, {rows, columns}), q);
@@ -216,16 +217,16 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
     result.numbers.insert(result.numbers.end(), numbers.begin(), numbers.end());
   };
   for (int i = 0; i < count; ++i) {
-    for (Room* room : {&by_rows[size_t(i)], &by_columns[size_t(i)]})
-      result.bytes.push_back(room->data.download()), take(room->factors.download());
+    for (Room* room : {&rowwise[size_t(i)], &columnwise[size_t(i)]})
+      result.bytes.push_back(room->data.download()), take(room->scale_inv.download());
     // Alone no more is found than what scales follow from.
     const std::vector<float> m = maxima[size_t(i)].download();
     const auto rows = m.begin() + 1, columns = rows + shapes[size_t(i)].rows;
     if (!c.given && c.any(&Asked::single)) take({m[0]});
-    if (c.by_rows.of_rows()) take({rows, columns});
-    if (c.by_columns.of_rows()) take({columns, m.end()});
+    if (c.rowwise.of_rows()) take({rows, columns});
+    if (c.columnwise.of_rows()) take({columns, m.end()});
   }
-  take(seen.download());
+  take(amax_step.download());
   result.not_finite = not_finite.download();
   for (const QuantizeStatistics& s : statistics.download())
     for (const unsigned long long number : {s.values, s.saturated, s.underflowed, (unsigned long long)s.amax,
@@ -240,7 +241,7 @@ void check_several(Checker& checker, OtherSchedules& orders) {
   for (const std::vector<Shape>& shapes : blocks) {
     int wrong = 0, count = 0;
     for (const Case& c : recipes()) {
-      if (!c.by_rows.wanted || !c.by_columns.wanted) continue;
+      if (!c.rowwise.wanted || !c.columnwise.wanted) continue;
       ++count;
       wrong += !(several(checker.stream, shapes, c, -1, true) == several(checker.stream, shapes, c, -1, false));
     }
@@ -267,7 +268,7 @@ void check_arranged(Checker& checker) {
   const std::vector<Shape> shapes = {{96, 64}, {37, 40}, {272, 48}, {1, 1}, {128, 144}, {64, 7}};
   for (const bool odd : {false, true}) {
     std::vector<Array<uint8_t>> q, rows, columns;
-    std::vector<Array<float>> factors;
+    std::vector<Array<float>> scale_inv;
     const Array<float> scale(stream, std::vector<float>{3, 5, 7, 11, 13, 17});
     std::vector<WeightMatrix> matrices;
     std::vector<std::vector<uint8_t>> bytes;
@@ -278,20 +279,20 @@ void check_arranged(Checker& checker) {
       bytes.emplace_back();
       for (int k = 0; k < R * C; ++k) bytes.back().push_back(uint8_t(generator.integer(0, 255)));
       q.emplace_back(stream, bytes.back());
-      QuantizedTensor by_rows, by_columns;
-      by_rows.rows = by_columns.columns = R, by_rows.columns = by_columns.rows = C;
-      rows.emplace_back(stream, by_rows.bytes()), columns.emplace_back(stream, by_columns.bytes());
-      factors.emplace_back(stream, 2);
-      by_rows.data = by_rows.bytes() == size_t(R) * size_t(C) ? q.back().data() : rows.back().data();
-      by_columns.data = columns.back().data();
-      by_rows.factors = factors.back().data(), by_columns.factors = by_rows.factors + 1;
-      matrices.push_back({by_rows, by_columns, nullptr, q.back().data(), nullptr, nullptr, nullptr, i, 0});
+      QuantizedTensor rowwise, columnwise;
+      rowwise.rows = columnwise.columns = R, rowwise.columns = columnwise.rows = C;
+      rows.emplace_back(stream, rowwise.bytes()), columns.emplace_back(stream, columnwise.bytes());
+      scale_inv.emplace_back(stream, 2);
+      rowwise.data = rowwise.bytes() == size_t(R) * size_t(C) ? q.back().data() : rows.back().data();
+      columnwise.data = columns.back().data();
+      rowwise.scale_inv = scale_inv.back().data(), columnwise.scale_inv = rowwise.scale_inv + 1;
+      matrices.push_back({rowwise, columnwise, nullptr, q.back().data(), nullptr, nullptr, nullptr, i, 0});
     }
     const auto table = table_of(stream, matrices);
     transpose_gathered_weights(stream, table.all(), {scale.data(), nullptr, nullptr, nullptr, false});
     size_t wrong = 0, all = 0;
     for (size_t i = 0; i < matrices.size(); ++i) {
-      const QuantizedTensor &r = matrices[i].by_rows, &c = matrices[i].by_columns;
+      const QuantizedTensor &r = matrices[i].rowwise, &c = matrices[i].columnwise;
       const std::vector<uint8_t> got_rows = r.data == q[i].data() ? q[i].download() : rows[i].download(),
                                  got_columns = columns[i].download();
       const auto want = [&](int row, int column) {
@@ -303,7 +304,7 @@ void check_arranged(Checker& checker) {
       for (int column = 0; column < c.padded_rows(); ++column)
         for (int row = 0; row < c.stride(); ++row, ++all)
           wrong += got_columns[size_t(column) * size_t(c.stride()) + size_t(row)] != want(row, column);
-      const std::vector<float> two = factors[i].download(), scales = scale.download();
+      const std::vector<float> two = scale_inv[i].download(), scales = scale.download();
       for (const float factor : two) wrong += factor != 1 / scales[size_t(matrices[i].tensor)];
     }
     checker.that(format("%zu matrices arranged at once%s", matrices.size(), odd ? ", some of odd widths" : ""),
@@ -380,9 +381,9 @@ void check(Checker& checker) {
   Array<bf16> x(checker.stream, 64);
   Array<uint8_t> q(checker.stream, 64);
   Array<float> numbers(checker.stream, 1);
-  const auto refused = [&](const char* what, const char* expected, const WeightRange& stretch) {
+  const auto refused = [&](const char* what, const char* expected, const WeightSlice& slice) {
     checker.refused(what, expected, [&] {
-      const auto table = table_of<WeightRange>(checker.stream, {stretch});
+      const auto table = table_of<WeightSlice>(checker.stream, {slice});
       quantize(checker.stream, table.all(), {});
     });
   };
@@ -390,7 +391,7 @@ void check(Checker& checker) {
   refused("not aligned", "aligned to 16", {x.data() + 1, q.data(), 8, numbers.data(), 0, 1});
   refused("no scale", "neither a scale", {x.data(), q.data(), 8, nullptr, 0, 1});
   QuantizedTensor tensor;
-  tensor.rows = 8, tensor.columns = 4, tensor.data = q.data(), tensor.factors = numbers.data();
+  tensor.rows = 8, tensor.columns = 4, tensor.data = q.data(), tensor.scale_inv = numbers.data();
   const auto matrix_refused = [&](const char* what, const char* expected, const WeightMatrix& m) {
     checker.refused(what, expected, [&] {
       const auto table = table_of<WeightMatrix>(checker.stream, {m});
@@ -413,7 +414,7 @@ void check(Checker& checker) {
 void bench(Bencher& bencher) {
   for (const auto& [model, N] : bencher.workloads()) {
     Stream& stream = bencher.stream;
-    // A block's products: in stretches as one rank's part of several blocks, and whole.
+    // A block's products: in slices as one rank's part of several blocks, and whole.
     const int QKV = model.qkv_width(), Q = model.NH * model.HD;
     const std::vector<Shape> shapes = {{QKV, model.C}, {model.C, Q}, {2 * model.FF, model.C}, {model.C, model.FF}};
     size_t n = 0;
@@ -422,26 +423,26 @@ void bench(Bencher& bencher) {
     const Array<uint8_t> q(stream, n), rows(stream, n), columns(stream, n);
     const Array<float> words(stream, std::vector<float>(64, 1.0f));
     constexpr size_t kParts = 8;  // of ranks that share
-    std::vector<WeightRange> stretches;
+    std::vector<WeightSlice> slices;
     std::vector<WeightMatrix> quantized, arranged;
     size_t at = 0;
     for (int i = 0; i < int(shapes.size()); ++i) {
       const size_t size = size_t(shapes[size_t(i)].rows) * size_t(shapes[size_t(i)].columns),
                    part = size / kParts / 8 * 8;
       for (size_t p = 0; p < kParts; ++p)
-        stretches.push_back({x.data() + at + p * part, q.data() + at + p * part, part, words.data() + i, i, 1});
-      QuantizedTensor by_rows, by_columns;
-      by_rows.rows = by_columns.columns = shapes[size_t(i)].rows,
-      by_rows.columns = by_columns.rows = shapes[size_t(i)].columns;
-      by_columns.data = columns.data() + at, by_rows.data = rows.data() + at;
-      by_rows.factors = words.data() + 8 + i, by_columns.factors = words.data() + 16 + i;
-      if (by_rows.bytes() != size || by_columns.bytes() != size) return;
-      quantized.push_back({by_rows, by_columns, x.data() + at, nullptr, words.data() + i, nullptr, nullptr, i, 1});
-      by_rows.data = q.data() + at;
-      arranged.push_back({by_rows, by_columns, nullptr, q.data() + at, words.data() + i, nullptr, nullptr, i, 1});
+        slices.push_back({x.data() + at + p * part, q.data() + at + p * part, part, words.data() + i, i, 1});
+      QuantizedTensor rowwise, columnwise;
+      rowwise.rows = columnwise.columns = shapes[size_t(i)].rows,
+      rowwise.columns = columnwise.rows = shapes[size_t(i)].columns;
+      columnwise.data = columns.data() + at, rowwise.data = rows.data() + at;
+      rowwise.scale_inv = words.data() + 8 + i, columnwise.scale_inv = words.data() + 16 + i;
+      if (rowwise.bytes() != size || columnwise.bytes() != size) return;
+      quantized.push_back({rowwise, columnwise, x.data() + at, nullptr, words.data() + i, nullptr, nullptr, i, 1});
+      rowwise.data = q.data() + at;
+      arranged.push_back({rowwise, columnwise, nullptr, q.data() + at, words.data() + i, nullptr, nullptr, i, 1});
       at += size;
     }
-    const auto cut = table_of(stream, stretches);
+    const auto cut = table_of(stream, slices);
     const auto whole = table_of(stream, quantized), bytes = table_of(stream, arranged);
     const std::string what = format(", %zu weights of a block", n);
     bencher.time("weight_amax" + what, 2.0 * double(n), 0, [&] { weight_amax(stream, cut.all()); });

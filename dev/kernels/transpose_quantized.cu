@@ -14,29 +14,29 @@ void check_transposed(Checker& checker) {
     for (const Fp8Format format : {Fp8Format::e4m3, Fp8Format::e5m2}) {
       Generator generator(uint64_t(rows) * 10007 + uint64_t(columns));
       const Array<bf16> x(stream, uneven_numbers(generator, rows, columns));
-      QuantizedTensor by_rows{nullptr, nullptr, rows, columns, format},
-          by_columns{nullptr, nullptr, columns, rows, format};
-      Array<uint8_t> bytes(stream, by_rows.bytes()), want(stream, by_columns.bytes()), got(stream, by_columns.bytes());
-      Array<float> factors(stream, 3), amax(stream, std::vector<float>{0});
-      by_rows.data = bytes.data(), by_rows.factors = factors.data();
-      by_columns.data = want.data(), by_columns.factors = factors.data() + 1;
+      QuantizedTensor rowwise{nullptr, nullptr, rows, columns, format},
+          columnwise{nullptr, nullptr, columns, rows, format};
+      Array<uint8_t> bytes(stream, rowwise.bytes()), want(stream, columnwise.bytes()), got(stream, columnwise.bytes());
+      Array<float> scale_inv(stream, 3), amax(stream, std::vector<float>{0});
+      rowwise.data = bytes.data(), rowwise.scale_inv = scale_inv.data();
+      columnwise.data = want.data(), columnwise.scale_inv = scale_inv.data() + 1;
       Quantization q;
-      q.by_rows = by_rows, q.by_columns = by_columns, q.amax = amax.data();
+      q.rowwise = rowwise, q.columnwise = columnwise, q.amax = amax.data();
       quantize_amax(stream, x.tensor({rows, columns}), q);
       quantize(stream, x.tensor({rows, columns}), q);
-      by_columns.data = got.data(), by_columns.factors = factors.data() + 2;
-      transpose_quantized(stream, by_columns, by_rows);
+      columnwise.data = got.data(), columnwise.scale_inv = scale_inv.data() + 2;
+      transpose_quantized(stream, columnwise, rowwise);
       const std::string name =
           ::format("%d x %d %s turned", rows, columns, format == Fp8Format::e4m3 ? "e4m3" : "e5m2");
       checker.same_bits(name, got.download(), want.download());
-      const std::vector<float> all = factors.download();
+      const std::vector<float> all = scale_inv.download();
       checker.that(name + " factor", all[2] == all[0] && all[0] > 0, "");
     }
   QuantizedTensor tensor{nullptr, nullptr, 16, 16}, other{nullptr, nullptr, 16, 32};
   Array<uint8_t> bytes(stream, 1024);
   Array<float> factor(stream, 2);
-  tensor.data = bytes.data(), tensor.factors = factor.data(), other.data = bytes.data() + 512,
-  other.factors = factor.data() + 1;
+  tensor.data = bytes.data(), tensor.scale_inv = factor.data(), other.data = bytes.data() + 512,
+  other.scale_inv = factor.data() + 1;
   checker.refused("no transpose", "16 x 16", [&] { transpose_quantized(stream, other, tensor); });
 }
 
@@ -49,9 +49,9 @@ void bench(Bencher& bencher) {
   QuantizedTensor from{nullptr, nullptr, rows, columns, Fp8Format::e4m3},
       to{nullptr, nullptr, columns, rows, Fp8Format::e4m3};
   Array<uint8_t> bytes(bencher.stream, std::vector<uint8_t>(from.bytes(), 56)), turned(bencher.stream, to.bytes());
-  Array<float> factors(bencher.stream, std::vector<float>{1, 1});
-  from.data = bytes.data(), from.factors = factors.data();
-  to.data = turned.data(), to.factors = factors.data() + 1;
+  Array<float> scale_inv(bencher.stream, std::vector<float>{1, 1});
+  from.data = bytes.data(), from.scale_inv = scale_inv.data();
+  to.data = turned.data(), to.scale_inv = scale_inv.data() + 1;
   bencher.time(format("transpose_quantized %d x %d", rows, columns), 2.0 * double(rows) * columns, 0,
                [&] { transpose_quantized(bencher.stream, to, from); });
 }

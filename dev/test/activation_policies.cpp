@@ -110,30 +110,30 @@ Memory theory(const Combination& c, size_t rest) {
   const ModelConfig config = small(c.family);
   const bool after = config.family->norm_after, whole = config.family->qk_norm == QkNorm::whole;
   const size_t N = kTokens, e = c.precision == "fp32" ? 4 : 2;
-  const auto wide = [&](int width) { return N * size_t(width) * e; };
+  const auto high_precision = [&](int width) { return N * size_t(width) * e; };
   // Inputs of products, in FP8: by columns, which are padded to a multiple of 16, or of blocks' 128, with one scale, or
   // one a column (a block is as long as there are tokens).
   const auto input = [&](int width) {
     const int unit = c.precision == "blockwise" ? 128 : 16;
     const size_t columns = size_t((width + unit - 1) / unit * unit);
     const bool one = c.precision == "tensorwise" || c.precision == "delayed";
-    return c.keeps_fp8() ? N * columns + (one ? 1 : columns) * sizeof(float) : wide(width);
+    return c.keeps_fp8() ? N * columns + (one ? 1 : columns) * sizeof(float) : high_precision(width);
   };
   // The input of qkv or gate_up, which is the residual stream if norms come after the layers.
   const auto norm_output = [&] { return after && !c.keeps_fp8() ? 0 : input(config.C); };
   const auto set = [&](Offload part, bool recomputes) -> size_t {
     const Recompute again = recomputes ? c.recompute : Recompute::none;
     const bool norms = again == Recompute::none, gate_up = again < Recompute::mlp, block = again < Recompute::block;
-    size_t bytes = part >= Offload::input ? wide(config.C) : 0;
+    size_t bytes = part >= Offload::input ? high_precision(config.C) : 0;
     if (part >= Offload::attention && block)  // rstd1 and lse, qkv, attention's output
-      bytes +=
-          N * size_t(1 + config.NH) * 4 + wide((config.NH + 2 * config.NKV) * config.HD) + wide(config.NH * config.HD);
-    if (part >= Offload::attention && block) bytes += (whole ? N * 2 * 4 : 0) + (after ? wide(config.C) : 0);
+      bytes += N * size_t(1 + config.NH) * 4 + high_precision((config.NH + 2 * config.NKV) * config.HD) +
+               high_precision(config.NH * config.HD);
+    if (part >= Offload::attention && block) bytes += (whole ? N * 2 * 4 : 0) + (after ? high_precision(config.C) : 0);
     if (part >= Offload::attention && norms) bytes += norm_output();
     if (part >= Offload::all && block)
-      bytes += wide(config.C) * (after ? 2 : 1) + N * 4;  // middle, down's output, rstd2
+      bytes += high_precision(config.C) * (after ? 2 : 1) + N * 4;  // middle, down's output, rstd2
     if (part >= Offload::all && norms) bytes += norm_output() + input(config.FF);
-    if (part >= Offload::all && gate_up) bytes += wide(2 * config.FF);
+    if (part >= Offload::all && gate_up) bytes += high_precision(2 * config.FF);
     return bytes;
   };
   const bool travels = c.offload != Offload::none && c.horizon < config.L;

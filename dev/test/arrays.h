@@ -58,7 +58,7 @@ inline UnpaddedOperand unpadded(const std::string& name, const QuantizedTensor& 
   const size_t column_step = t.scaling == Scaling::tensor || t.scaling == Scaling::row ? columns : 128;
   std::vector<float> scales;
   for (size_t r = 0; r < rows; r += row_step)
-    for (size_t c = 0; c < columns; c += column_step) scales.push_back(factors[t.factor_at(int(r), int(c))]);
+    for (size_t c = 0; c < columns; c += column_step) scales.push_back(factors[t.scale_inv_at(int(r), int(c))]);
   Shape shape = {scales.size()};
   if (t.scaling == Scaling::block_1x128) shape = {rows, blocks(columns)};
   if (t.scaling == Scaling::block_128x128) shape = {blocks(rows), blocks(columns)};

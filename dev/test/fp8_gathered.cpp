@@ -61,7 +61,7 @@ float largest(const std::vector<bf16>& values) {
 // Reads an operand on the host; its padding must be 0.
 Operand downloaded(Stream& stream, const std::string& name, const QuantizedTensor& t) {
   const UnpaddedOperand u = unpadded(name, t, download<uint8_t>(stream, t.data, t.bytes()),
-                                     download<float>(stream, t.factors, t.factor_count()));
+                                     download<float>(stream, t.scale_inv, t.scale_inv_count()));
   Operand operand{std::vector<uint8_t>(u.data.bytes.size()), 0};
   memcpy(operand.bytes.data(), u.data.bytes.data(), u.data.bytes.size());
   memcpy(&operand.factor, u.inverse.bytes.data(), sizeof operand.factor);
@@ -127,22 +127,22 @@ class Observer {
 
   void see(const ObservedProduct& p) {
     device_.synchronize();
-    const auto [OC, IC] = projection_shape(config_, p.product);
+    const auto [OC, IC] = projection_shape(config_, p.projection);
     const std::string name =
-        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, projection_name(p.product), kind_name(p.kind));
+        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, projection_name(p.projection), kind_name(p.kind));
     const size_t N = size_t(p.N);
-    Operand &x = inputs_[{p.layer, p.product}], &dy = output_gradients_[{p.layer, p.product}];
+    Operand &x = inputs_[{p.layer, p.projection}], &dy = output_gradients_[{p.layer, p.projection}];
     // Forward and for the weight, an input; for the input and for the weight, an output gradient.
-    if (mesh_.tensor_degree > 1 && p.kind != (gathers_inputs(p.product) ? Kind::dgrad : Kind::forward)) ++gathered_;
+    if (mesh_.tensor_degree > 1 && p.kind != (gathers_inputs(p.projection) ? Kind::dgrad : Kind::forward)) ++gathered_;
     if (p.kind == Kind::forward) {
-      const std::vector<bf16> values = all_rows(*p.source, p.N, gathers_inputs(p.product));
+      const std::vector<bf16> values = all_rows(*p.source, p.N, gathers_inputs(p.projection));
       x = quantized_as(values, p, Role::input);
       compare(name + ".x", p.a, x);
       compare(name + ".weight", p.b, weight(p, false));
       // Later steps have other weights than one rank's.
-      if (step_ == 0 && p.layer == 0 && p.product == Projection::qkv) compare_to_one_rank(name, values, x);
+      if (step_ == 0 && p.layer == 0 && p.projection == Projection::qkv) compare_to_one_rank(name, values, x);
     } else if (p.kind == Kind::dgrad) {
-      dy = quantized_as(all_rows(*p.source, p.N, !gathers_inputs(p.product)), p, Role::output_gradient);
+      dy = quantized_as(all_rows(*p.source, p.N, !gathers_inputs(p.projection)), p, Role::output_gradient);
       compare(name + ".dy", p.a, dy);
       compare(name + ".weight", p.b, weight(p, true));
     } else {
@@ -176,7 +176,7 @@ class Observer {
   }
 
   Operand quantized_as(const std::vector<bf16>& values, const ObservedProduct& p, Role role) {
-    const int number = fp8_tensor_id(p.layer, p.product, role);
+    const int number = fp8_tensor_id(p.layer, p.projection, role);
     const Fp8Format format = settings_.fp8.format(role);
     if (!scales_.empty()) return quantized(values, format, scales_[size_t(number)]);
     float amax = largest(values);
@@ -192,24 +192,24 @@ class Observer {
   }
 
   // This rank's part of the whole weight's bytes: W (OC, IC), or its transpose.
-  Operand weight(const ObservedProduct& p, bool by_columns) {
-    const Weight& w = weights_.at({p.layer, p.product});
+  Operand weight(const ObservedProduct& p, bool columnwise) {
+    const Weight& w = weights_.at({p.layer, p.projection});
     const Operand whole = quantized_as(w.values, p, Role::weight);
     Operand part{{}, whole.factor};
     for (const int64_t r : w.rows)
       for (const int64_t c : w.columns) part.bytes.push_back(whole.bytes[size_t(r * w.whole_columns + c)]);
-    return by_columns ? transposed(part, w.rows.size(), w.columns.size()) : part;
+    return columnwise ? transposed(part, w.rows.size(), w.columns.size()) : part;
   }
 
   void compare(const std::string& name, const QuantizedTensor& t, const Operand& expected) {
-    const Operand seen = downloaded(stream_, name, t);
-    REQUIRE(seen.factor == expected.factor, "%s is multiplied with %.9g, one rank's with %.9g", name.c_str(),
-            double(seen.factor), double(expected.factor));
-    REQUIRE(seen.bytes.size() == expected.bytes.size(), "%s has %zu bytes, one rank's %zu", name.c_str(),
-            seen.bytes.size(), expected.bytes.size());
-    for (size_t i = 0; i < seen.bytes.size(); ++i)
-      REQUIRE(seen.bytes[i] == expected.bytes[i], "%s: byte %zu of row %zu is 0x%02x, one rank's 0x%02x", name.c_str(),
-              i % size_t(t.columns), i / size_t(t.columns), seen.bytes[i], expected.bytes[i]);
+    const Operand amax_step = downloaded(stream_, name, t);
+    REQUIRE(amax_step.factor == expected.factor, "%s is multiplied with %.9g, one rank's with %.9g", name.c_str(),
+            double(amax_step.factor), double(expected.factor));
+    REQUIRE(amax_step.bytes.size() == expected.bytes.size(), "%s has %zu bytes, one rank's %zu", name.c_str(),
+            amax_step.bytes.size(), expected.bytes.size());
+    for (size_t i = 0; i < amax_step.bytes.size(); ++i)
+      REQUIRE(amax_step.bytes[i] == expected.bytes[i], "%s: byte %zu of row %zu is 0x%02x, one rank's 0x%02x",
+              name.c_str(), i % size_t(t.columns), i / size_t(t.columns), amax_step.bytes[i], expected.bytes[i]);
     ++operands_;
   }
 
@@ -259,7 +259,7 @@ std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
   std::vector<Alone> alone;
   Training training(world, small(), settings);
   training->observe([&](const ObservedProduct& p) {
-    if (p.layer > 0 || p.product != Projection::qkv || p.kind != Kind::forward) return;
+    if (p.layer > 0 || p.projection != Projection::qkv || p.kind != Kind::forward) return;
     world.device.synchronize();
     alone.push_back(
         {computed(stream, *p.source, float(training.config.norm_eps)), downloaded(stream, "one rank's input", p.a)});

@@ -44,16 +44,16 @@ class Observer {
     device_.synchronize();
     if (p.kind == Kind::forward && !forward_) micros_.push_back(weights_);
     forward_ = p.kind == Kind::forward;
-    const auto [OC, IC] = projection_shape(config_, p.product);
-    const std::string stem = stem_of(p.layer, p.product), of_kind = stem + kind_name(p.kind) + ".";
+    const auto [OC, IC] = projection_shape(config_, p.projection);
+    const std::string stem = stem_of(p.layer, p.projection), of_kind = stem + kind_name(p.kind) + ".";
     if (p.kind == Kind::forward) add(stem + "x", matrix(source(p), p.N, IC));
     if (p.kind == Kind::dgrad) add(stem + "dy", matrix(source(p), p.N, OC));
     if (p.a) {
       operand(of_kind, "a", p.a);
       operand(of_kind, "b", p.b);
     } else {
-      add(of_kind + "a", bf16_transposed(p.wide_a));
-      add(of_kind + "b", bf16_transposed(p.wide_b));
+      add(of_kind + "a", bf16_transposed(p.high_precision_a));
+      add(of_kind + "b", bf16_transposed(p.high_precision_b));
     }
     if (p.kind == Kind::forward)
       add(of_kind + "out", matrix(download<bf16>(stream_, p.out.data, size_t(p.N) * OC), p.N, OC));
@@ -81,7 +81,7 @@ class Observer {
 
   void operand(const std::string& stem, const std::string& name, const QuantizedTensor& t) {
     UnpaddedOperand operand = unpadded(stem + name, t, download<uint8_t>(stream_, t.data, t.bytes()),
-                                       download<float>(stream_, t.factors, t.factor_count()));
+                                       download<float>(stream_, t.scale_inv, t.scale_inv_count()));
     add(stem + name, std::move(operand.data));
     add(stem + "scale_" + name, std::move(operand.inverse));
   }

@@ -32,10 +32,10 @@ constexpr Groups kGroups[] = {{"tensor", Scaling::tensor},
 struct Room {  // poisoned, as all memory of Array's
   QuantizedTensor tensor;
   Array<uint8_t> data;
-  Array<float> factors;
+  Array<float> scale_inv;
   Room(Stream& stream, const QuantizedTensor& t)
-      : tensor(t), data(stream, t.bytes()), factors(stream, t.factor_count()) {
-    tensor.data = data.data(), tensor.factors = factors.data();
+      : tensor(t), data(stream, t.bytes()), scale_inv(stream, t.scale_inv_count()) {
+    tensor.data = data.data(), tensor.scale_inv = scale_inv.data();
   }
 };
 
@@ -45,22 +45,22 @@ void add_quantized(NamedArrays& out, Stream& stream, const StoredTensor& matrix,
   const int rows = int(matrix.shape[0]), columns = int(matrix.shape[1]);
   Array<bf16> x(stream, matrix.elements());
   copy_bytes(stream, x.data(), matrix.data, matrix.data_bytes);
-  const Room by_rows(stream, {nullptr, nullptr, rows, columns, fp8, groups.scaling, groups.one_scale}),
-      by_columns(stream, {nullptr, nullptr, columns, rows, fp8, groups.scaling, groups.one_scale});
+  const Room rowwise(stream, {nullptr, nullptr, rows, columns, fp8, groups.scaling, groups.one_scale}),
+      columnwise(stream, {nullptr, nullptr, columns, rows, fp8, groups.scaling, groups.one_scale});
   Array<float> amax(stream, std::vector{0.0f}), row_amax(stream, size_t(rows)), column_amax(stream, size_t(columns));
   Array<uint32_t> not_finite(stream, std::vector{~0u});
   Quantization q;
-  q.by_rows = by_rows.tensor, q.by_columns = by_columns.tensor;
+  q.rowwise = rowwise.tensor, q.columnwise = columnwise.tensor;
   q.power_of_two = power_of_two;
   q.amax = amax.data(), q.row_amax = row_amax.tensor({rows}), q.column_amax = column_amax.tensor({columns});
   q.not_finite = not_finite.data();
   if (q.needs_amax()) quantize_amax(stream, x.tensor({rows, columns}), q);
   quantize(stream, x.tensor({rows, columns}), q);
   REQUIRE(not_finite.download()[0] == ~0u, "%s holds an infinity or NaN", matrix.name.c_str());
-  for (const auto& [name, room] : {std::pair("rows", &by_rows), std::pair("columns", &by_columns)}) {
+  for (const auto& [name, room] : {std::pair("rows", &rowwise), std::pair("columns", &columnwise)}) {
     const std::string stem = format("%s.%s.%s.%s.%s.", matrix.name.c_str(), name, format_name(fp8), groups.name,
                                     power_of_two ? "pow2" : "any");
-    UnpaddedOperand operand = unpadded(stem, room->tensor, room->data.download(), room->factors.download());
+    UnpaddedOperand operand = unpadded(stem, room->tensor, room->data.download(), room->scale_inv.download());
     out.emplace(stem + "data", std::move(operand.data));
     out.emplace(stem + "inverse", std::move(operand.inverse));
   }

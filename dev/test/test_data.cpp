@@ -59,8 +59,8 @@ void check_message(const std::string& message, const std::string& first, const P
 TEST_CASE("both shard formats, mixed under one pattern, in the order of their names") {
   TemporaryFolder folder;
   const std::vector<uint16_t> narrow = {0, 1, 50256, 7, 65535};
-  const std::vector<uint32_t> wide = {65536, 3, 128255};
-  write_shard(folder / "b_1.bin", wide);
+  const std::vector<uint32_t> high_precision = {65536, 3, 128255};
+  write_shard(folder / "b_1.bin", high_precision);
   write_shard(folder / "b_0.bin", narrow);
   write_shard(folder / "other.bin", std::vector<uint16_t>{9});
 
@@ -137,9 +137,9 @@ TEST_CASE("nanoGPT's files are tokens without a header") {
   zeros[0] = 1;
   says(error_of([&] { TokenDataset::open(folder.write("z.bin", bytes_of(zeros)), 50257); }), "wrong magic 1");
   // Nor are tokens of 4 bytes, or words beyond GPT-2's vocabulary, though a model has so many tokens.
-  std::vector<uint32_t> wide;
-  for (uint32_t i = 0; i < 1000; ++i) wide.push_back(1 + i * 7919 % 128000);
-  says(error_of([&] { TokenDataset::open(folder.write("w.bin", bytes_of(wide)), 128256); }), "wrong magic");
+  std::vector<uint32_t> high_precision;
+  for (uint32_t i = 0; i < 1000; ++i) high_precision.push_back(1 + i * 7919 % 128000);
+  says(error_of([&] { TokenDataset::open(folder.write("w.bin", bytes_of(high_precision)), 128256); }), "wrong magic");
   tokens[100] = 60000;
   says(error_of([&] { TokenDataset::open(folder.write("t.bin", bytes_of(tokens)), 128256); }), "wrong magic");
 }
@@ -221,9 +221,9 @@ TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
     CHECK(error_of([&] { data.read(0, 0, 10000, out.data()); }) == message);
     if (at > 5) CHECK(error_of([&] { data.split(5).second.read(0, 9995, out.data()); }) == message);
 
-    std::vector<uint32_t> wide(10000, 128255);
-    wide[at] = 0xfffffff0;  // negative, had it been read as a signed number
-    write_shard(path, wide);
+    std::vector<uint32_t> high_precision(10000, 128255);
+    high_precision[at] = 0xfffffff0;  // negative, had it been read as a signed number
+    write_shard(path, high_precision);
     check_message(check_error(path, 128256), "shard " + path + ": token " + std::to_string(at) + " is 4294967280",
                   "below the model's vocabulary of 128256");
   }

@@ -174,11 +174,11 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
       const size_t part = layout.part_size(layout.block_unit(0));
       CHECK(gathered(true, false) == gathered(true, true));
       const size_t others = size_t(ranks - 1);  // what a rank sends of a part
-      std::map<size_t, int> wide = gathered(false, true);
+      std::map<size_t, int> high_precision = gathered(false, true);
       const size_t wide_sums = sums, wide_summed = summed;
       std::map<size_t, int> narrow = gathered(true, true);
       const size_t block_in_bf16 = others * part * sizeof(bf16), block_in_fp8 = others * part;
-      const int blocks = wide[block_in_bf16], narrow_blocks = narrow[block_in_fp8];
+      const int blocks = high_precision[block_in_bf16], narrow_blocks = narrow[block_in_fp8];
       CHECK(blocks > 2 * config.L);
       CHECK(narrow_blocks > 0);
       CHECK(narrow_blocks + narrow[block_in_bf16] == blocks);
@@ -188,7 +188,7 @@ TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
       CHECK(sums == wide_sums + 1);
       CHECK(summed - wide_summed == 2 * (norms * others / size_t(ranks)));
       size_t wide_bytes = 0, narrow_bytes = 0;
-      for (const auto& [bytes, times] : wide) wide_bytes += bytes * size_t(times);
+      for (const auto& [bytes, times] : high_precision) wide_bytes += bytes * size_t(times);
       for (const auto& [bytes, times] : narrow) narrow_bytes += bytes * size_t(times);
       CHECK(wide_bytes - narrow_bytes == size_t(narrow_blocks) * block_in_fp8);
       printf("%d ranks%s: %zu bytes of weights gathered in bf16, %zu in FP8 (norms %zu)\n", ranks,

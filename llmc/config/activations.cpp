@@ -9,7 +9,7 @@ namespace {
 using Sizes = SavedSizes;
 
 // The input of a product in the model's type: absent if backward needs only its FP8 copy.
-Tensor wide_input(const Sizes& s, int layer, Projection projection, int64_t rows, int64_t columns) {
+Tensor high_precision_input(const Sizes& s, int layer, Projection projection, int64_t rows, int64_t columns) {
   const bool needed =
       !s.fp8.quantizes(layer, projection) || s.fp8.bf16_wgrad() || (s.gathers(projection) && !s.fp8.per_tensor_scale());
   return needed ? Tensor(nullptr, s.type, {rows, columns}) : Tensor();
@@ -19,7 +19,7 @@ Tensor wide_input(const Sizes& s, int layer, Projection projection, int64_t rows
 // anyway.
 template <Projection projection>
 Tensor norm_output(const Sizes& s, int layer) {
-  return s.config.family->norm_after ? Tensor() : wide_input(s, layer, projection, s.R, s.config.C);
+  return s.config.family->norm_after ? Tensor() : high_precision_input(s, layer, projection, s.R, s.config.C);
 }
 // A norm behind attention or MLP reads this tensor.
 Tensor norm_input(const Sizes& s, int) {
@@ -43,7 +43,7 @@ Tensor fp8_bytes(const Sizes& s, int layer) {
 template <Projection projection>
 Tensor fp8_factors(const Sizes& s, int layer) {
   const QuantizedTensor x = fp8_input(s, layer, projection);
-  return x.columns ? Tensor(nullptr, DType::fp32, {x.factor_count()}) : Tensor();
+  return x.columns ? Tensor(nullptr, DType::fp32, {x.scale_inv_count()}) : Tensor();
 }
 
 Tensor residual(const Sizes& s, int) { return Tensor(nullptr, s.type, {s.R, s.config.C}); }
@@ -88,7 +88,8 @@ constexpr SavedRow kSavedRows[] = {
        return Tensor(nullptr, s.type, {s.N, 2 * s.config.FF});
      },
      Offload::all, Recompute::mlp},
-    {"swiglu", [](const Sizes& s, int layer) { return wide_input(s, layer, Projection::down, s.N, s.config.FF); },
+    {"swiglu",
+     [](const Sizes& s, int layer) { return high_precision_input(s, layer, Projection::down, s.N, s.config.FF); },
      Offload::all, Recompute::norms},
     {"input of down", fp8_bytes<Projection::down>, Offload::all, Recompute::norms},
     {"input of down, factors", fp8_factors<Projection::down>, Offload::all, Recompute::norms},

@@ -85,17 +85,17 @@ bool Fp8Settings::quantizes_block(int layer) const {
 }
 
 int Fp8Settings::weight_amax_index(int layer, const char* projection) const {
-  if (!finds_weight_amax() || layer < 0) return -1;
+  if (!amax_from_update() || layer < 0) return -1;
   for (const Projection p : kEachProjection)
     if (strcmp(projection_name(p), projection) == 0)
       return quantizes(layer, p) ? layer * kProjectionCount + int(p) : -1;
   return -1;
 }
 
-QuantizedTensor Fp8Settings::operand(Role role, bool by_columns, int rows, int columns) const {
+QuantizedTensor Fp8Settings::operand(Role role, bool columnwise, int rows, int columns) const {
   QuantizedTensor t;
-  t.rows = by_columns ? columns : rows;
-  t.columns = by_columns ? rows : columns;
+  t.rows = columnwise ? columns : rows;
+  t.columns = columnwise ? rows : columns;
   t.format = format(role);
   switch (recipe) {
     case Fp8Recipe::off:
@@ -109,7 +109,7 @@ QuantizedTensor Fp8Settings::operand(Role role, bool by_columns, int rows, int c
       break;
     case Fp8Recipe::rowwise_hp_wgrad:
       t.scaling = Scaling::row;
-      t.one_scale = role == Role::weight && by_columns;
+      t.one_scale = role == Role::weight && columnwise;
       break;
     case Fp8Recipe::blockwise:
       t.scaling = role == Role::weight ? Scaling::block_128x128 : Scaling::block_1x128;
@@ -150,9 +150,9 @@ namespace {
 std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
   constexpr int kSize = 256;
   alignas(256) static uint8_t nowhere[256];  // nobody reads it
-  const auto operand = [&](Role role, bool by_columns) {
-    QuantizedTensor t = s.operand(role, by_columns, kSize, kSize);
-    t.data = nowhere, t.factors = reinterpret_cast<float*>(nowhere);
+  const auto operand = [&](Role role, bool columnwise) {
+    QuantizedTensor t = s.operand(role, columnwise, kSize, kSize);
+    t.data = nowhere, t.scale_inv = reinterpret_cast<float*>(nowhere);
     return t;
   };
   const QuantizedTensor x = operand(Role::input, false), w = operand(Role::weight, false),
@@ -203,9 +203,10 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const ModelConf
     for (const Projection p : kEachProjection)
       if (s.quantizes(first, p)) quantized += (quantized.empty() ? "" : ", ") + std::string(projection_name(p));
     const std::string blocks = first == last ? format("block %d", first) : format("blocks %d to %d", first, last);
-    const std::string wide = in_bf16(first);
+    const std::string high_precision = in_bf16(first);
     lines.push_back(blocks + ": " + (quantized.empty() ? "" : quantized + " in FP8") +
-                    (quantized.empty() || wide.empty() ? "" : ", ") + (wide.empty() ? "" : wide + " in bf16"));
+                    (quantized.empty() || high_precision.empty() ? "" : ", ") +
+                    (high_precision.empty() ? "" : high_precision + " in bf16"));
     first = last + 1;
   }
   lines.push_back(s.bf16_wgrad() ? "weight gradients, attention and head: bf16" : "attention and head: bf16");

@@ -83,14 +83,14 @@ struct Fp8Settings {
   // True if each tensor has one scale, and the same in both orientations.
   bool per_tensor_scale() const { return recipe == Fp8Recipe::tensorwise || delayed(); }
   // True if an update must leave the amax of each product's weight, from which its scale follows.
-  bool finds_weight_amax() const { return recipe == Fp8Recipe::tensorwise; }
+  bool amax_from_update() const { return recipe == Fp8Recipe::tensorwise; }
   // Returns the index of a product's amax among all products of all blocks; -1: it has none. `product` is its name in
   // the table of tensors.
   int weight_amax_index(int layer, const char* projection) const;
   bool fast(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
   Fp8Format format(Role role) const { return role == Role::output_gradient ? gradient : Fp8Format::e4m3; }
   // Returns the operand that a matrix (rows, columns) becomes, without memory: by rows, or by columns (its transpose).
-  QuantizedTensor operand(Role role, bool by_columns, int rows, int columns) const;
+  QuantizedTensor operand(Role role, bool columnwise, int rows, int columns) const;
 };
 
 // The choices of the options. `gradient` and `power_of_two` are what the recipe has unless they are set. `skip` lists

@@ -74,12 +74,12 @@ struct Cut {
 // Returns pieces of whole rows or whole columns, with about 2^22 multiplications each. No piece is narrow, because each
 // piece packs the whole other operand anew.
 Cut default_cut(int M, int N, int K) {
-  const bool by_rows = M >= N;
-  const int extent = by_rows ? M : N;
+  const bool rowwise = M >= N;
+  const int extent = rowwise ? M : N;
   const double work = double(M) * N * K;
   const int wanted = int(std::clamp(work / double(1 << 22), 1.0, 64.0));
   const int size = std::min(extent, std::max(64, ((extent + wanted - 1) / wanted + 15) / 16 * 16));
-  return by_rows ? Cut{size, N} : Cut{M, size};
+  return rowwise ? Cut{size, N} : Cut{M, size};
 }
 
 // Returns the default cut and up to 28 others: rows halved i times and columns j times, with i + j <= 6.
@@ -161,7 +161,7 @@ void round_output(Device& device, const Tensor& t, const float* from) {
   });
 }
 
-// Returns the values of an FP8 operand times their factors as fp32 in `scratch`, (rows, stride).
+// Returns the values of an FP8 operand times their scale_inv as fp32 in `scratch`, (rows, stride).
 const float* decoded(Device& device, std::vector<float>& scratch, const QuantizedTensor& t) {
   static const std::vector<float> values = [] {
     std::vector<float> values(512);
@@ -174,7 +174,7 @@ const float* decoded(Device& device, std::vector<float>& scratch, const Quantize
   if (scratch.size() < rows * stride) scratch.resize(rows * stride);
   for_rows(device, rows, [&](size_t r) {
     for (size_t first = 0; first < stride; first += QuantizedTensor::kBlock) {
-      const float factor = t.factors[t.factor_at(int(r), int(first))];
+      const float factor = t.scale_inv[t.scale_inv_at(int(r), int(first))];
       for (size_t c = first; c < std::min(stride, first + QuantizedTensor::kBlock); ++c)
         scratch[r * stride + c] = value[t.data[r * stride + c]] * factor;
     }

@@ -135,13 +135,13 @@ struct Matmul::State {
       if (layout) cublasLtMatrixLayoutDestroy(layout);
   }
   // Creates the descriptors of such a product. `factors_*`: only for FP8 operands.
-  void describe(Plan& plan, const MatmulShape& shape, const float* factors_a, const float* factors_b);
+  void describe(Plan& plan, const MatmulShape& shape, const float* scale_inv_a, const float* scale_inv_b);
   // Appends up to `count` algorithms for the plan, the default first. Returns the reason if there is none.
   cublasStatus_t find_algorithms(const Plan& plan, int count, std::vector<cublasLtMatmulAlgo_t>& algorithms);
-  cublasStatus_t make_plan(Plan& plan, const MatmulShape& shape, const float* factors_a, const float* factors_b);
+  cublasStatus_t make_plan(Plan& plan, const MatmulShape& shape, const float* scale_inv_a, const float* scale_inv_b);
   void take_choice(Plan& plan, const MatmulShape& shape, const std::string& choice);
-  Plan& plan_for(const MatmulShape& shape, const float* factors_a, const float* factors_b);
-  void set_factors(const Plan& plan, const float* factors_a, const float* factors_b);
+  Plan& plan_for(const MatmulShape& shape, const float* scale_inv_a, const float* scale_inv_b);
+  void set_scale_inv(const Plan& plan, const float* scale_inv_a, const float* scale_inv_b);
   MatmulShape::Type type(DType type) const {
     return options.tf32 && type == DType::fp32 ? MatmulShape::Type::tf32 : MatmulShape::type(type);
   }
@@ -153,7 +153,7 @@ struct Matmul::State {
             accumulate};
   }
   void run(const Work& work, const MatmulShape& shape, const void* a, const void* b, void* d,
-           const float* factors_a = nullptr, const float* factors_b = nullptr);
+           const float* scale_inv_a = nullptr, const float* scale_inv_b = nullptr);
 };
 
 // The row-major out[a.rows, b.rows] is outᵀ, b.rows x a.rows, = b (aᵀ). So b is cuBLASLt's A.
@@ -176,14 +176,14 @@ static MatmulShape shape_of(const QuantizedTensor& a, const QuantizedTensor& b, 
           fast};
 }
 
-void Matmul::State::set_factors(const Plan& plan, const float* factors_a, const float* factors_b) {
-  CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &factors_a,
-                                              sizeof factors_a));
-  CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &factors_b,
-                                              sizeof factors_b));
+void Matmul::State::set_scale_inv(const Plan& plan, const float* scale_inv_a, const float* scale_inv_b) {
+  CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale_inv_a,
+                                              sizeof scale_inv_a));
+  CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale_inv_b,
+                                              sizeof scale_inv_b));
 }
 
-void Matmul::State::describe(Plan& plan, const MatmulShape& s, const float* factors_a, const float* factors_b) {
+void Matmul::State::describe(Plan& plan, const MatmulShape& s, const float* scale_inv_a, const float* scale_inv_b) {
   const cublasComputeType_t compute =
       s.a == MatmulShape::Type::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.operation, compute, CUDA_R_32F));
@@ -200,7 +200,7 @@ void Matmul::State::describe(Plan& plan, const MatmulShape& s, const float* fact
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t(scale_mode(s.scaling_b)));
     }
 #endif
-    set_factors(plan, factors_a, factors_b);
+    set_scale_inv(plan, scale_inv_a, scale_inv_b);
   }
   CUBLAS_CHECK(
       cublasLtMatrixLayoutCreate(&plan.a, cuda_type(s.a), s.transpose_a ? s.k : s.m, s.transpose_a ? s.m : s.k, s.lda));
@@ -233,9 +233,9 @@ cublasStatus_t Matmul::State::find_algorithms(const Plan& plan, int count,
   return status == CUBLAS_STATUS_SUCCESS && algorithms.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
 
-cublasStatus_t Matmul::State::make_plan(Plan& plan, const MatmulShape& s, const float* factors_a,
-                                        const float* factors_b) {
-  describe(plan, s, factors_a, factors_b);
+cublasStatus_t Matmul::State::make_plan(Plan& plan, const MatmulShape& s, const float* scale_inv_a,
+                                        const float* scale_inv_b) {
+  describe(plan, s, scale_inv_a, scale_inv_b);
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   const cublasStatus_t status = find_algorithms(plan, 1, algorithms);
   if (!algorithms.empty()) plan.algorithm = algorithms.front();
@@ -256,11 +256,11 @@ void Matmul::State::take_choice(Plan& plan, const MatmulShape& shape, const std:
           choice.c_str(), shape.text().c_str(), description().c_str());
 }
 
-Plan& Matmul::State::plan_for(const MatmulShape& s, const float* factors_a, const float* factors_b) {
+Plan& Matmul::State::plan_for(const MatmulShape& s, const float* scale_inv_a, const float* scale_inv_b) {
   const auto found = plans.find(s);
   if (found != plans.end()) return found->second;
   Plan& plan = plans[s];
-  const cublasStatus_t status = make_plan(plan, s, factors_a, factors_b);
+  const cublasStatus_t status = make_plan(plan, s, scale_inv_a, scale_inv_b);
   REQUIRE(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt has no algorithm for the product %s: %s", s.text().c_str(),
           cublasLtGetStatusString(status));
   if (const std::string* choice = tuner.choice(s)) take_choice(plan, s, *choice);
@@ -268,12 +268,12 @@ Plan& Matmul::State::plan_for(const MatmulShape& s, const float* factors_a, cons
 }
 
 void Matmul::State::run(const Work& work, const MatmulShape& shape, const void* a, const void* b, void* d,
-                        const float* factors_a, const float* factors_b) {
+                        const float* scale_inv_a, const float* scale_inv_b) {
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
   const bool first = !plans.contains(shape);
-  Plan& plan = plan_for(shape, factors_a, factors_b);
-  if (shape.quantized()) set_factors(plan, factors_a, factors_b);
+  Plan& plan = plan_for(shape, scale_inv_a, scale_inv_b);
+  if (shape.quantized()) set_scale_inv(plan, scale_inv_a, scale_inv_b);
   const float one = 1, beta = shape.accumulate ? 1 : 0;
   const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
     return cublasLtMatmul(handle, plan.operation, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d, &algorithm,
@@ -359,7 +359,7 @@ void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor
   require_operands(name, out, a, b, accumulate);
   require_aligned(name, {out.data, a.data, b.data});
   state_->run(quantized_work(state_->stream, name, out, a, b, accumulate), ::shape_of(a, b, out.type, accumulate, fast),
-              b.data, a.data, out.data, b.factors, a.factors);
+              b.data, a.data, out.data, b.scale_inv, a.scale_inv);
 }
 
 std::string Matmul::unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType result,
@@ -372,7 +372,7 @@ std::string Matmul::unsupported_reason(const QuantizedTensor& a, const Quantized
   if (!state_->handle) return known_refusal(state_->stream.device().info(), a, b);
   Plan plan;
   const cublasStatus_t status =
-      state_->make_plan(plan, ::shape_of(a, b, result, accumulate, fast), a.factors, b.factors);
+      state_->make_plan(plan, ::shape_of(a, b, result, accumulate, fast), a.scale_inv, b.scale_inv);
   state_->destroy(plan);
   if (status == CUBLAS_STATUS_SUCCESS) return "";
   return format("cuBLASLt multiplies no %s with %s to %s%s%s here (%s, %s): %s", format_name(a.format),

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) unpad_kernel(T* __restrict__ out, co
 int output_rows(const QuantizedTensor& a) { return a.padding() == 16 ? a.rows : a.padded_rows(); }
 
 // Returns how many columns of the output the padded buffer holds at once, since a whole output can take hundreds of
-// megabytes. Weights in blocks of 128 x 128 can be cut between blocks: at every 16th, so that their factors stay
+// megabytes. Weights in blocks of 128 x 128 can be cut between blocks: at every 16th, so that their scale_inv stay
 // 256-byte aligned.
 int columns_at_once(const QuantizedTensor& b) {
   return b.scaling == Scaling::block_128x128 ? std::min(b.padded_rows(), 16 * QuantizedTensor::kBlock)
@@ -62,7 +62,7 @@ void fp8_matmul(Stream& stream, Matmul& matmul, const char* name, const Tensor& 
     QuantizedTensor part = b;
     part.rows = std::min(columns_at_once(b), b.padded_rows() - first);
     part.data += size_t(first) * size_t(b.stride());
-    part.factors += first ? b.factor_at(first, 0) : 0;
+    part.scale_inv += first ? b.scale_inv_at(first, 0) : 0;
     const Tensor larger(padded, out.type, {a.rows, part.rows});
     matmul.multiply(name, larger, a, part, false, fast);
     const int count = std::min(part.rows, columns - first);

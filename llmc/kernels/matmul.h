@@ -65,7 +65,7 @@ class Matmul {
   void dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight);
   void wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, bool accumulate);
 
-  // Multiplies FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the factors of both, rounded once. out is fp32 or
+  // Multiplies FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the scale_inv of both, rounded once. out is fp32 or
   // bf16, and contiguous; `accumulate` is for fp32 only. b.rows is a multiple of b.padding(), and a.rows of 128 if `a`
   // has blocks of 128; throws otherwise. fp8_matmul.h takes any size. `fast`: a GPU may keep the sum over K in its
   // tensor cores, with about 14 bits; the CPU backend always uses fp32.

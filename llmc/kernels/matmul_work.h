@@ -64,8 +64,8 @@ inline Work quantized_work(Stream& stream, const char* name, const Tensor& out, 
                            const QuantizedTensor& b, bool adds) {
   Work work{stream,
             name,
-            {reads(a.data, a.bytes()), reads(a.factors, a.factor_count()), reads(b.data, b.bytes()),
-             reads(b.factors, b.factor_count()), adds ? updates(out) : writes(out)},
+            {reads(a.data, a.bytes()), reads(a.scale_inv, a.scale_inv_count()), reads(b.data, b.bytes()),
+             reads(b.scale_inv, b.scale_inv_count()), adds ? updates(out) : writes(out)},
             2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
   const auto either = [&](Scaling scaling) { return a.scaling == scaling || b.scaling == scaling; };
   work.rate = either(Scaling::block_1x128) || either(Scaling::block_128x128) ? RateClass::product_fp8_block
@@ -86,8 +86,8 @@ inline void require_operands(const char* name, const Tensor& out, const Quantize
 
 // Returns why a modelled GPU cannot multiply such FP8 operands, as far as that is known; "" if it can.
 inline std::string known_refusal(const DeviceInfo& info, const QuantizedTensor& a, const QuantizedTensor& b) {
-  const bool one_factor = a.scaling == Scaling::tensor && b.scaling == Scaling::tensor;
-  if (!info.gpu || one_factor || info.compute_capability == 90) return "";
+  const bool one_scale_inv = a.scaling == Scaling::tensor && b.scaling == Scaling::tensor;
+  if (!info.gpu || one_scale_inv || info.compute_capability == 90) return "";
   return format("cuBLASLt knows factors of the kind \"%s\" on compute capability 9.0 (Hopper) alone",
                 scaling_name(a.scaling == Scaling::tensor ? b.scaling : a.scaling));
 }

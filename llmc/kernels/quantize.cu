@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kTileThreads) transpose_kernel(QuantizedTensor
   load_bytes<kBytes>(tile, in.data, in.rows, in.stride(), in.stride(), at, nullptr);
   __syncthreads();
   write_transposed(tile, out, at);
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) out.factors[0] = in.factors[0];
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) out.scale_inv[0] = in.scale_inv[0];
 }
 
 constexpr int kTensors = 32, kParts = 8;  // tensors per block, and parts of each tensor's history
@@ -146,26 +146,26 @@ void require_operand(const char* who, const QuantizedTensor& operand, int rows, 
   REQUIRE(operand.scaling == Scaling::row || !operand.one_scale,
           "%s: one scale for the whole tensor, once for each row, of an operand with %s", who,
           scaling_name(operand.scaling));
-  REQUIRE(operand.factors && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0,
+  REQUIRE(operand.scale_inv && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0,
           "%s: an operand at %p with factors at %p: expected 16-byte alignment, and factors", who,
-          static_cast<const void*>(operand.data), static_cast<const void*>(operand.factors));
+          static_cast<const void*>(operand.data), static_cast<const void*>(operand.scale_inv));
 }
 
 void require_quantization(const char* who, MatrixShape matrix, const Quantization& q) {
   const auto [rows, columns] = matrix;
   REQUIRE(rows >= 1 && columns >= 1, "%s: %d x %d: expected at least one row and one column", who, rows, columns);
-  REQUIRE(q.by_rows || q.by_columns, "%s: neither orientation is wanted", who);
-  require_operand(who, q.by_rows, rows, columns);
-  require_operand(who, q.by_columns, columns, rows);
+  REQUIRE(q.rowwise || q.columnwise, "%s: neither orientation is wanted", who);
+  require_operand(who, q.rowwise, rows, columns);
+  require_operand(who, q.columnwise, columns, rows);
   const auto require_room = [&](const QuantizedTensor& operand, const Tensor& room, const char* lines) {
     if (!has_rows_scales(operand)) return;
     REQUIRE(room.size() >= operand.rows, "%s: no room for the %s' largest numbers: %s, for %d", who, lines,
             room.text().c_str(), operand.rows);
     REQUIRE(room.data, "%s: the room for the %s' largest numbers has no memory", who, lines);
   };
-  require_room(q.by_rows, q.row_amax, "rows");
-  require_room(q.by_columns, q.column_amax, "columns");
-  REQUIRE(!(per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns)) || q.amax || q.scale,
+  require_room(q.rowwise, q.row_amax, "rows");
+  require_room(q.columnwise, q.column_amax, "columns");
+  REQUIRE(!(per_tensor_scale(q.rowwise) || per_tensor_scale(q.columnwise)) || q.amax || q.scale,
           "%s: a tensor with one scale needs it, or its largest number", who);
   REQUIRE(!q.may_lack_scale || q.amax, "%s: a tensor that may lack a scale has no largest number", who);
 }
@@ -192,8 +192,8 @@ float fp8_scale(float amax, Fp8Format format, bool power_of_two) {
 }
 
 bool Quantization::needs_amax() const {
-  return has_rows_scales(by_rows) || has_rows_scales(by_columns) ||
-         ((!scale || may_lack_scale) && (per_tensor_scale(by_rows) || per_tensor_scale(by_columns)));
+  return has_rows_scales(rowwise) || has_rows_scales(columnwise) ||
+         ((!scale || may_lack_scale) && (per_tensor_scale(rowwise) || per_tensor_scale(columnwise)));
 }
 
 MatrixShape shape_of(const QuantizeSource& source) {
@@ -212,8 +212,8 @@ MatrixShape shape_of(const QuantizeSource& source) {
 void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantization& q) {
   const char* who = "quantize_amax";
   with_source(who, source, q, [&](MatrixShape matrix, const auto& from, auto width) {
-    const Tensor row_amax = maxima_of(q.by_rows, q.row_amax), column_amax = maxima_of(q.by_columns, q.column_amax);
-    float* amax = per_tensor_scale(q.by_rows) || per_tensor_scale(q.by_columns) ? q.amax : nullptr;
+    const Tensor row_amax = maxima_of(q.rowwise, q.row_amax), column_amax = maxima_of(q.columnwise, q.column_amax);
+    float* amax = per_tensor_scale(q.rowwise) || per_tensor_scale(q.columnwise) ? q.amax : nullptr;
     for (const Tensor& maxima : {row_amax, column_amax})
       if (maxima) clear(stream, maxima.as<float>(), size_t(maxima.size()));
     launch<amax_kernel<std::decay_t<decltype(from.pointers)>, decltype(width)::value>>(
@@ -228,23 +228,23 @@ void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantizat
 void quantize(Stream& stream, const QuantizeSource& source, const Quantization& q) {
   const char* who = "quantize";
   const auto bytes = [](const QuantizedTensor& t) { return t ? writes(t.data, t.bytes()) : writes(t.data, 0); };
-  const auto factors = [](const QuantizedTensor& t) {
-    return t ? writes(t.factors, t.factor_count()) : writes(t.factors, 0);
+  const auto scale_inv = [](const QuantizedTensor& t) {
+    return t ? writes(t.scale_inv, t.scale_inv_count()) : writes(t.scale_inv, 0);
   };
   with_source(who, source, q, [&](MatrixShape matrix, const auto& from, auto width) {
-    const Tensor row_amax = maxima_of(q.by_rows, q.row_amax), column_amax = maxima_of(q.by_columns, q.column_amax);
+    const Tensor row_amax = maxima_of(q.rowwise, q.row_amax), column_amax = maxima_of(q.columnwise, q.column_amax);
     const float* amax = q.scale && !q.may_lack_scale ? nullptr : q.amax;
     const TileArguments a{
-        q.by_rows, q.by_columns, q.power_of_two, amax,     row_amax.as<float>(), column_amax.as<float>(),
-        q.scale,   q.seen,       q.not_finite,   q.number, q.statistics};
-    const int padded_rows = std::max(q.by_rows ? q.by_rows.padded_rows() : 0, q.by_columns ? q.by_columns.stride() : 0);
+        q.rowwise, q.columnwise, q.power_of_two, amax,     row_amax.as<float>(), column_amax.as<float>(),
+        q.scale,   q.amax_step,  q.not_finite,   q.number, q.statistics};
+    const int padded_rows = std::max(q.rowwise ? q.rowwise.padded_rows() : 0, q.columnwise ? q.columnwise.stride() : 0);
     const int padded_columns =
-        std::max(q.by_rows ? q.by_rows.stride() : 0, q.by_columns ? q.by_columns.padded_rows() : 0);
+        std::max(q.rowwise ? q.rowwise.stride() : 0, q.columnwise ? q.columnwise.padded_rows() : 0);
     launch<quantize_kernel<std::decay_t<decltype(from.pointers)>, decltype(width)::value>>(
         {stream,
          who,
-         {bytes(q.by_rows), bytes(q.by_columns), factors(q.by_rows), factors(q.by_columns), reads(amax, 1),
-          reads(q.scale, 1), reads(row_amax), reads(column_amax), updates(q.seen, 1), updates(q.not_finite, 1),
+         {bytes(q.rowwise), bytes(q.columnwise), scale_inv(q.rowwise), scale_inv(q.columnwise), reads(amax, 1),
+          reads(q.scale, 1), reads(row_amax), reads(column_amax), updates(q.amax_step, 1), updates(q.not_finite, 1),
           updates(q.statistics, 1), from.reads[0], from.reads[1], from.reads[2]}},
         dim3(blocks_for(size_t(padded_columns), kTile), blocks_for(size_t(padded_rows), kTile)), kTileThreads,
         sizeof(Tile), a, from.pointers, matrix.rows, matrix.columns);
@@ -258,8 +258,8 @@ void transpose_quantized(Stream& stream, const QuantizedTensor& out, const Quant
           in.rows, in.columns, scaling_name(in.scaling), out.rows, out.columns, scaling_name(out.scaling));
   launch<transpose_kernel>({stream,
                             "transpose_quantized",
-                            {writes(out.data, out.bytes()), writes(out.factors, 1),
-                             reads(in.data, size_t(in.rows) * size_t(in.stride())), reads(in.factors, 1)}},
+                            {writes(out.data, out.bytes()), writes(out.scale_inv, 1),
+                             reads(in.data, size_t(in.rows) * size_t(in.stride())), reads(in.scale_inv, 1)}},
                            dim3(blocks_for(size_t(out.padded_rows()), kTile), blocks_for(size_t(out.stride()), kTile)),
                            kTileThreads, sizeof(ByteTile), out, in);
 }

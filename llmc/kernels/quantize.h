@@ -61,9 +61,9 @@ struct QuantizeStatistics {
 };
 
 struct Quantization {
-  // The outputs. An output with null `data` is not wanted. by_rows is (rows, columns), by_columns is its transpose. If
+  // The outputs. An output with null `data` is not wanted. rowwise is (rows, columns), columnwise is its transpose. If
   // the tensor has one scale, both have the same factor.
-  QuantizedTensor by_rows, by_columns;
+  QuantizedTensor rowwise, columnwise;
   bool power_of_two = false;
   // Largest |x|: quantize_amax raises it, and quantize computes the scale of a per-tensor operand from it.
   float* amax = nullptr;
@@ -71,7 +71,7 @@ struct Quantization {
   Tensor row_amax, column_amax;
   const float* scale = nullptr;  // for per-tensor operands, if known beforehand: they need no amax then
   bool may_lack_scale = false;   // `scale` may be 0, which stands for none: it is then computed from amax
-  float* seen = nullptr;         // quantize raises it to the largest |x|, unless it is null
+  float* amax_step = nullptr;    // quantize raises it to the largest |x|, unless it is null
   // If some x is infinite or NaN, quantize lowers *not_finite to `number`, unless it is already smaller.
   uint32_t* not_finite = nullptr;
   uint32_t number = 0;
@@ -84,7 +84,7 @@ struct Quantization {
 // The first pass, as far as the scales need it: raises amax, which the caller has cleared, and sets row_amax and
 // column_amax. Throws if the source's tensors do not fit together, or `wanted` does not fit the source.
 void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
-// The second pass: writes data and factors, and updates seen, not_finite and statistics. Throws likewise.
+// The second pass: writes data and scale_inv, and updates seen, not_finite and statistics. Throws likewise.
 void quantize(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
 
 // Writes out (columns, rows) = the transpose of in (rows, columns), padded with zeros, and copies its factor. Throws

@@ -123,10 +123,10 @@ __device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax,
 }
 
 struct TileArguments {
-  QuantizedTensor by_rows, by_columns;
+  QuantizedTensor rowwise, columnwise;
   bool power_of_two;
   const float *amax, *row_amax, *column_amax, *scale;
-  float* seen;
+  float* amax_step;
   uint32_t* not_finite;
   uint32_t number;
   QuantizeStatistics* statistics;
@@ -157,7 +157,7 @@ __device__ __forceinline__ float scale_of_row(const TileArguments& a, const Quan
 
 // Writes the factor of the thread's row of the operand if the thread is the one that writes it: several rows and blocks
 // may share a factor. `block` is the tile's block of 128 columns of the operand.
-__device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int row, int block, float scale) {
+__device__ __forceinline__ void write_scale_inv(const QuantizedTensor& operand, int row, int block, float scale) {
   const bool of_first_block = operand.scaling == Scaling::tensor || operand.scaling == Scaling::row;
   if (row >= operand.padded_rows() || (of_first_block && block != 0)) return;
   if (operand.scaling == Scaling::tensor && row != 0) return;
@@ -165,16 +165,16 @@ __device__ __forceinline__ void write_factor(const QuantizedTensor& operand, int
   switch (operand.scaling) {
     case Scaling::tensor:
     case Scaling::row:
-      operand.factors[row] = factor;
+      operand.scale_inv[row] = factor;
       break;
     case Scaling::block_1x128:
-      if (block < operand.column_blocks()) operand.factors[operand.factor_at(row, block * kTile)] = factor;
+      if (block < operand.column_blocks()) operand.scale_inv[operand.scale_inv_at(row, block * kTile)] = factor;
       break;
     case Scaling::block_128x128:
       if (row % kTile != 0 || block >= operand.column_blocks()) break;
-      operand.factors[operand.factor_at(row, block * kTile)] = factor;
+      operand.scale_inv[operand.scale_inv_at(row, block * kTile)] = factor;
       for (int b = operand.column_blocks(); block == 0 && b < operand.block_stride(); ++b)  // padding, never used
-        operand.factors[operand.factor_at(row, b * kTile)] = 1.0f;
+        operand.scale_inv[operand.scale_inv_at(row, b * kTile)] = 1.0f;
       break;
   }
 }
@@ -240,8 +240,8 @@ __device__ __forceinline__ void count_elements(const TileArguments& a, const Til
     const int r = i / kTile, c = i % kTile;
     if (at.row() + r >= rows || at.column() + c >= columns) continue;
     const float x = to_float(tile.x[r][place(r, c)]);
-    count(a.by_rows, x * tile.row_scale[r]);
-    count(a.by_columns, x * tile.column_scale[c]);
+    count(a.rowwise, x * tile.row_scale[r]);
+    count(a.columnwise, x * tile.column_scale[c]);
   }
   add_statistics(*a.statistics, values, saturated, underflowed);
 }
@@ -254,36 +254,36 @@ __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Sour
   const uint32_t of_warp = warp_max(load_tile<Source, width>(tile, source, rows, columns, at));
   if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
   __syncthreads();
-  const bool small_blocks = a.by_rows.scaling == Scaling::block_1x128 || a.by_columns.scaling == Scaling::block_1x128;
+  const bool small_blocks = a.rowwise.scaling == Scaling::block_1x128 || a.columnwise.scaling == Scaling::block_1x128;
   const uint32_t of_mine = small_blocks ? row_or_column_amax(tile) : 0;
   uint32_t largest = 0;
   for (int w = 0; w < kTileWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
   const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
   float scale = 1;
   if (threadIdx.x < kTile) {
-    if (a.by_rows.data && row < rows) scale = scale_of_row(a, a.by_rows, given, row, {a.row_amax, of_mine, largest});
+    if (a.rowwise.data && row < rows) scale = scale_of_row(a, a.rowwise, given, row, {a.row_amax, of_mine, largest});
     tile.row_scale[i] = scale;
-    if (a.by_rows.data) write_factor(a.by_rows, row, at.across, scale);
+    if (a.rowwise.data) write_scale_inv(a.rowwise, row, at.across, scale);
   } else {
-    if (a.by_columns.data && column < columns)
-      scale = scale_of_row(a, a.by_columns, given, column, {a.column_amax, of_mine, largest});
+    if (a.columnwise.data && column < columns)
+      scale = scale_of_row(a, a.columnwise, given, column, {a.column_amax, of_mine, largest});
     tile.column_scale[i] = scale;
-    if (a.by_columns.data) write_factor(a.by_columns, column, at.down, scale);
+    if (a.columnwise.data) write_scale_inv(a.columnwise, column, at.down, scale);
   }
   if (threadIdx.x == 0) {
-    if (a.seen) raise_amax(a.seen, largest);
+    if (a.amax_step) raise_amax(a.amax_step, largest);
     if (largest >= kInfinity && a.not_finite) atomic_min(a.not_finite, a.number);
     if (a.statistics) atomic_max(&a.statistics->amax, largest);
   }
-  if (a.statistics && (threadIdx.x < kTile ? row < rows && a.by_rows.data : column < columns && a.by_columns.data)) {
+  if (a.statistics && (threadIdx.x < kTile ? row < rows && a.rowwise.data : column < columns && a.columnwise.data)) {
     atomic_max(&a.statistics->largest_scale, float_to_bits(scale));
     atomic_min(&a.statistics->smallest_scale, float_to_bits(scale));
   }
   __syncthreads();
-  const bool rows_e4m3 = a.by_rows.format == Fp8Format::e4m3, columns_e4m3 = a.by_columns.format == Fp8Format::e4m3;
-  if (a.by_rows.data && rows_e4m3) write_rows<Fp8Format::e4m3>(tile, a.by_rows, at);
-  if (a.by_rows.data && !rows_e4m3) write_rows<Fp8Format::e5m2>(tile, a.by_rows, at);
-  if (a.by_columns.data && columns_e4m3) write_columns<Fp8Format::e4m3>(tile, a.by_columns, at);
-  if (a.by_columns.data && !columns_e4m3) write_columns<Fp8Format::e5m2>(tile, a.by_columns, at);
+  const bool rows_e4m3 = a.rowwise.format == Fp8Format::e4m3, columns_e4m3 = a.columnwise.format == Fp8Format::e4m3;
+  if (a.rowwise.data && rows_e4m3) write_rows<Fp8Format::e4m3>(tile, a.rowwise, at);
+  if (a.rowwise.data && !rows_e4m3) write_rows<Fp8Format::e5m2>(tile, a.rowwise, at);
+  if (a.columnwise.data && columns_e4m3) write_columns<Fp8Format::e4m3>(tile, a.columnwise, at);
+  if (a.columnwise.data && !columns_e4m3) write_columns<Fp8Format::e5m2>(tile, a.columnwise, at);
   if (a.statistics) count_elements(a, tile, rows, columns, at);
 }

@@ -13,7 +13,7 @@
 namespace {
 
 // Returns the last entry whose first block is `block` or before it.
-__device__ __forceinline__ unsigned first_of(const WeightRange& stretch) { return stretch.first_block; }
+__device__ __forceinline__ unsigned first_of(const WeightSlice& slice) { return slice.first_block; }
 __device__ __forceinline__ unsigned first_of(const WeightMatrix& matrix) { return matrix.first_tile; }
 template <class Entry>
 __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table, int count, unsigned block) {
@@ -26,7 +26,7 @@ __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table
   return table[low];
 }
 
-// ---- stretches
+// ---- slices
 
 constexpr int kThreads = 256, kWarps = kThreads / 32, kUnit = 8, kRounds = 8;
 constexpr int kTogether = 4;                                   // loads in flight per thread
@@ -47,8 +47,8 @@ __device__ __forceinline__ uint32_t block_max(uint32_t value) {
   return value;
 }
 
-// Calls f(first, values, count) with each of the thread's units in this piece of the stretch. `first` is the index of
-// the unit's first element. `count` of its kUnit values belong to the stretch; the others are 0.
+// Calls f(first, values, count) with each of the thread's units in this piece of the slice. `first` is the index of
+// the unit's first element. `count` of its kUnit values belong to the slice; the others are 0.
 template <class F>
 __device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned piece, const F& f) {
   constexpr size_t kPieceUnits = kPiece / kUnit;
@@ -75,14 +75,14 @@ __device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t cou
 }
 
 __global__ void __launch_bounds__(kThreads)
-    largest_magnitudes_kernel(const WeightRange* __restrict__ table, int count, unsigned first_block) {
+    largest_magnitudes_kernel(const WeightSlice* __restrict__ table, int count, unsigned first_block) {
   const unsigned block = blockIdx.x + first_block;
-  const WeightRange stretch = entry_of(table, count, block);
+  const WeightSlice slice = entry_of(table, count, block);
   Vector<bf16, kUnit> magnitudes = {};
-  for_units(assume_global(stretch.x), stretch.count, block - stretch.first_block,
+  for_units(assume_global(slice.x), slice.count, block - slice.first_block,
             [&](size_t, const Vector<bf16, kUnit>& x, int) { max_abs_into(magnitudes, x); });
   const uint32_t largest = block_max(max_value(magnitudes));
-  if (threadIdx.x == 0) raise_amax(stretch.amax, largest);
+  if (threadIdx.x == 0) raise_amax(slice.amax, largest);
 }
 
 __device__ __forceinline__ float scale_from(const float* amax, int tensor, const WeightScaleRefs& refs) {
@@ -90,15 +90,15 @@ __device__ __forceinline__ float scale_from(const float* amax, int tensor, const
   return scale_of(bits_at(amax), largest_fp8(Fp8Format::e4m3), refs.power_of_two);
 }
 
-__global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const WeightRange* __restrict__ table, int count,
+__global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const WeightSlice* __restrict__ table, int count,
                                                                       unsigned first_block, WeightScaleRefs refs) {
   const unsigned block = blockIdx.x + first_block;
-  const WeightRange stretch = entry_of(table, count, block);
-  const float scale = scale_from(stretch.amax, stretch.tensor, refs);
+  const WeightSlice slice = entry_of(table, count, block);
+  const float scale = scale_from(slice.amax, slice.tensor, refs);
   Vector<bf16, kUnit> magnitudes = {};
   int values = 0, saturated = 0, underflowed = 0;
-  uint8_t* q = assume_global(stretch.q);
-  for_units(assume_global(stretch.x), stretch.count, block - stretch.first_block,
+  uint8_t* q = assume_global(slice.q);
+  for_units(assume_global(slice.x), slice.count, block - slice.first_block,
             [&](size_t first, const Vector<bf16, kUnit>& x, int here) {
               float v[kUnit];
               load_vector(v, x.v);
@@ -120,12 +120,12 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
                 underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
               }
             });
-  QuantizeStatistics* statistics = refs.statistics ? refs.statistics + stretch.tensor : nullptr;
+  QuantizeStatistics* statistics = refs.statistics ? refs.statistics + slice.tensor : nullptr;
   if (statistics) add_statistics(*statistics, values, saturated, underflowed);
   const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x != 0) return;
-  if (refs.seen) raise_amax(refs.seen + stretch.tensor, largest);
-  if (largest >= kInfinity && refs.not_finite) atomic_min(refs.not_finite, stretch.number);
+  if (refs.amax_step) raise_amax(refs.amax_step + slice.tensor, largest);
+  if (largest >= kInfinity && refs.not_finite) atomic_min(refs.not_finite, slice.number);
   if (!statistics) return;
   atomic_max(&statistics->amax, largest);
   atomic_max(&statistics->largest_scale, float_to_bits(scale));
@@ -141,7 +141,7 @@ __device__ __forceinline__ TilePlace place_in(const WeightMatrix& matrix, unsign
 
 __device__ __forceinline__ QuantizedTensor assume_global(QuantizedTensor tensor) {
   tensor.data = ::assume_global(tensor.data);
-  tensor.factors = ::assume_global(tensor.factors);
+  tensor.scale_inv = ::assume_global(tensor.scale_inv);
   return tensor;
 }
 
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
   raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::assume_global(m.x)},
-                                         m.by_rows.rows, m.by_rows.columns, place_in(m, tile));
+                                         m.rowwise.rows, m.rowwise.columns, place_in(m, tile));
 }
 
 template <int width>
@@ -161,18 +161,18 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
   const int t = m.tensor;
-  const TileArguments a{assume_global(m.by_rows),
-                        assume_global(m.by_columns),
+  const TileArguments a{assume_global(m.rowwise),
+                        assume_global(m.columnwise),
                         refs.power_of_two,
                         m.amax,
                         m.row_amax,
                         m.column_amax,
                         refs.scale ? refs.scale + t : nullptr,
-                        refs.seen ? refs.seen + t : nullptr,
+                        refs.amax_step ? refs.amax_step + t : nullptr,
                         refs.not_finite,
                         m.number,
                         refs.statistics ? refs.statistics + t : nullptr};
-  quantize_tile<PlainSource, width>(a, PlainSource{::assume_global(m.x)}, m.by_rows.rows, m.by_rows.columns,
+  quantize_tile<PlainSource, width>(a, PlainSource{::assume_global(m.x)}, m.rowwise.rows, m.rowwise.columns,
                                     place_in(m, tile));
 }
 
@@ -183,14 +183,14 @@ __global__ void __launch_bounds__(kTileThreads)
   auto& tile = shared_memory<ByteTile>();
   const WeightMatrix& m = entry_of(table, count, blockIdx.x + first_tile);
   const TilePlace at = place_in(m, blockIdx.x + first_tile);
-  const QuantizedTensor by_rows = m.by_rows, by_columns = m.by_columns;
+  const QuantizedTensor rowwise = m.rowwise, columnwise = m.columnwise;
   const uint8_t* __restrict__ q = m.q;
-  load_bytes<width>(tile, q, by_rows.rows, by_rows.columns, by_rows.columns, at,
-                    by_rows.data == q ? nullptr : &by_rows);
+  load_bytes<width>(tile, q, rowwise.rows, rowwise.columns, rowwise.columns, at,
+                    rowwise.data == q ? nullptr : &rowwise);
   __syncthreads();
-  write_transposed(tile, by_columns, at);
+  write_transposed(tile, columnwise, at);
   if (at.down == 0 && at.across == 0 && threadIdx.x == 0)
-    by_rows.factors[0] = by_columns.factors[0] = 1.0f / scale_from(m.amax, m.tensor, refs);
+    rowwise.scale_inv[0] = columnwise.scale_inv[0] = 1.0f / scale_from(m.amax, m.tensor, refs);
 }
 
 // ---- rows
@@ -233,20 +233,20 @@ Span words_of(const DeviceTable<Entry>& part, T* words) {
   return span_of(part, [&](Span& span, const Entry& e) { span.add(words ? words + e.tensor : nullptr, 1); });
 }
 
-size_t blocks_of(const WeightRange& stretch) { return blocks_for(stretch.count, kPiece); }
-unsigned blocks_of(const WeightRanges& part) {
-  const WeightRange& last = part.on_host[part.count - 1];
+size_t blocks_of(const WeightSlice& slice) { return blocks_for(slice.count, kPiece); }
+unsigned blocks_of(const WeightSlices& part) {
+  const WeightSlice& last = part.on_host[part.count - 1];
   return last.first_block + unsigned(blocks_of(last)) - part.on_host[0].first_block;
 }
 
-int padded_rows(const WeightMatrix& m) { return std::max(m.by_rows.padded_rows(), m.by_columns.stride()); }
-int padded_columns(const WeightMatrix& m) { return std::max(m.by_rows.stride(), m.by_columns.padded_rows()); }
+int padded_rows(const WeightMatrix& m) { return std::max(m.rowwise.padded_rows(), m.columnwise.stride()); }
+int padded_columns(const WeightMatrix& m) { return std::max(m.rowwise.stride(), m.columnwise.padded_rows()); }
 unsigned tiles_of(const WeightMatrix& m) { return m.across * blocks_for(size_t(padded_rows(m)), kTile); }
 unsigned tiles_of(const WeightMatrices& part) {
   const WeightMatrix& last = part.on_host[part.count - 1];
   return last.first_tile + tiles_of(last) - part.on_host[0].first_tile;
 }
-size_t size_of(const WeightMatrix& m) { return size_t(m.by_rows.rows) * size_t(m.by_rows.columns); }
+size_t size_of(const WeightMatrix& m) { return size_t(m.rowwise.rows) * size_t(m.rowwise.columns); }
 
 template <class Entry>
 void require_entries(const char* who, const DeviceTable<Entry>& part) {
@@ -264,43 +264,43 @@ bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintpt
 
 // Calls `body` with the width in which all matrices can be read, as a constant: `wide` if `takes` is true for each of
 // them, else 1.
-template <int wide, class Width, class Body>
+template <int high_precision, class Width, class Body>
 void with_width(const WeightMatrices& part, const Width& takes, const Body& body) {
   const bool all = std::all_of(part.on_host, part.on_host + part.count, takes);
-  if (all) body(std::integral_constant<int, wide>{});
+  if (all) body(std::integral_constant<int, high_precision>{});
   else body(std::integral_constant<int, 1>{});
 }
 template <class Body>
 void with_vectors(const WeightMatrices& part, const Body& body) {
   with_width<8>(
-      part, [](const WeightMatrix& m) { return m.by_rows.columns % 8 == 0 && is_aligned(m.x, 16); }, body);
+      part, [](const WeightMatrix& m) { return m.rowwise.columns % 8 == 0 && is_aligned(m.x, 16); }, body);
 }
 
 Span numbers_of(const WeightMatrices& part) {
   return span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.x, size_of(m)); });
 }
-// Returns the span of the FP8 operands, except a by_rows whose bytes are q itself.
+// Returns the span of the FP8 operands, except a rowwise whose bytes are q itself.
 Span operands_of(const WeightMatrices& part) {
   return span_of(part, [](Span& span, const WeightMatrix& m) {
-    for (const QuantizedTensor* t : {&m.by_rows, &m.by_columns}) {
+    for (const QuantizedTensor* t : {&m.rowwise, &m.columnwise}) {
       if (t->data != m.q) span.add(t->data, t->bytes());
-      span.add(t->factors, t->factor_count());
+      span.add(t->scale_inv, t->scale_inv_count());
     }
   });
 }
 Span maxima_of(const WeightMatrices& part) {
   return span_of(part, [](Span& span, const WeightMatrix& m) {
     span.add(m.amax, 1);
-    span.add(m.row_amax, size_t(m.by_rows.rows));
-    span.add(m.column_amax, size_t(m.by_rows.columns));
+    span.add(m.row_amax, size_t(m.rowwise.rows));
+    span.add(m.column_amax, size_t(m.rowwise.columns));
   });
 }
 
 }  // namespace
 
-void place(std::vector<WeightRange>& table) {
+void place(std::vector<WeightSlice>& table) {
   size_t blocks = 0;
-  for (WeightRange& s : table) {
+  for (WeightSlice& s : table) {
     REQUIRE(s.count > 0 && is_aligned(s.x, 16) && is_aligned(s.q, 8),
             "a stretch of %zu weights at %p, bytes at %p: expected some, aligned to 16 and 8 bytes", s.count,
             static_cast<const void*>(s.x), static_cast<const void*>(s.q));
@@ -313,9 +313,9 @@ void place(std::vector<WeightRange>& table) {
 void place(std::vector<WeightMatrix>& table) {
   size_t tiles = 0;
   for (WeightMatrix& m : table) {
-    const QuantizedTensor &r = m.by_rows, &c = m.by_columns;
-    REQUIRE(r.rows > 0 && r.columns > 0 && r.rows == c.columns && r.columns == c.rows && r && c && r.factors &&
-                c.factors && is_aligned(r.data, 16) && is_aligned(c.data, 16),
+    const QuantizedTensor &r = m.rowwise, &c = m.columnwise;
+    REQUIRE(r.rows > 0 && r.columns > 0 && r.rows == c.columns && r.columns == c.rows && r && c && r.scale_inv &&
+                c.scale_inv && is_aligned(r.data, 16) && is_aligned(c.data, 16),
             "FP8 operands of %d x %d at %p and %d x %d at %p are not a matrix and its transpose, with factors, 16-byte "
             "aligned",
             r.rows, r.columns, static_cast<const void*>(r.data), c.rows, c.columns, static_cast<const void*>(c.data));
@@ -328,35 +328,35 @@ void place(std::vector<WeightMatrix>& table) {
   REQUIRE(tiles <= INT32_MAX, "matrices of %zu tiles: a launch takes 2^31-1", tiles);
 }
 
-void weight_amax(Stream& stream, const WeightRanges& part) {
+void weight_amax(Stream& stream, const WeightSlices& part) {
   require_entries("weight_amax", part);
-  const Span x = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.x, s.count); });
-  const Span amax = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.amax, 1); });
+  const Span x = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.x, s.count); });
+  const Span amax = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.amax, 1); });
   launch<largest_magnitudes_kernel>(
       {stream, "weight_amax", {amax.written(), x.read(), reads(part.on_device, size_t(part.count))}}, blocks_of(part),
       kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
 }
 
-void quantize(Stream& stream, const WeightRanges& part, const WeightScaleRefs& refs) {
+void quantize(Stream& stream, const WeightSlices& part, const WeightScaleRefs& refs) {
   require_entries("quantize", part);
   require_scales("quantize", part, refs);
-  const Span x = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.x, s.count); });
-  const Span q = span_of(part, [](Span& span, const WeightRange& s) { span.add(s.q, s.count); });
+  const Span x = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.x, s.count); });
+  const Span q = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.q, s.count); });
   const Span amax =
-      span_of(part, [&](Span& span, const WeightRange& s) { span.add(refs.needs_amax() ? s.amax : nullptr, 1); });
-  launch<quantize_stretches_kernel>({stream,
-                                     "quantize_stretches",
-                                     {q.written(), x.read(), amax.read(), words_of(part, refs.scale).read(),
-                                      words_of(part, refs.seen).written(), words_of(part, refs.statistics).written(),
-                                      updates(refs.not_finite, 1), reads(part.on_device, size_t(part.count))}},
-                                    blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count,
-                                    part.on_host[0].first_block, refs);
+      span_of(part, [&](Span& span, const WeightSlice& s) { span.add(refs.needs_amax() ? s.amax : nullptr, 1); });
+  launch<quantize_stretches_kernel>(
+      {stream,
+       "quantize_stretches",
+       {q.written(), x.read(), amax.read(), words_of(part, refs.scale).read(), words_of(part, refs.amax_step).written(),
+        words_of(part, refs.statistics).written(), updates(refs.not_finite, 1),
+        reads(part.on_device, size_t(part.count))}},
+      blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block, refs);
 }
 
 bool needs_amax(const WeightMatrices& part, const WeightScaleRefs& refs) {
   return std::any_of(part.on_host, part.on_host + part.count, [&](const WeightMatrix& m) {
-    return m.by_rows.has_row_scales() || m.by_columns.has_row_scales() ||
-           (refs.needs_amax() && (m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale()));
+    return m.rowwise.has_row_scales() || m.columnwise.has_row_scales() ||
+           (refs.needs_amax() && (m.rowwise.per_tensor_scale() || m.columnwise.per_tensor_scale()));
   });
 }
 
@@ -378,8 +378,8 @@ void quantize(Stream& stream, const WeightMatrices& part, const WeightScaleRefs&
         {stream,
          "quantize",
          {operands_of(part).written(), maxima_of(part).read(), words_of(part, refs.scale).read(),
-          words_of(part, refs.seen).written(), words_of(part, refs.statistics).written(), updates(refs.not_finite, 1),
-          numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
+          words_of(part, refs.amax_step).written(), words_of(part, refs.statistics).written(),
+          updates(refs.not_finite, 1), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile, refs);
   });
 }
@@ -389,14 +389,14 @@ void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, cons
   require_scales("transpose_gathered_weights", part, refs);
   for (int i = 0; i < part.count; ++i) {
     const WeightMatrix& m = part.on_host[i];
-    REQUIRE(m.by_rows.scaling == Scaling::tensor && m.by_columns.scaling == Scaling::tensor,
-            "transpose_gathered_weights: %d x %d with %s: expected one scale", m.by_rows.rows, m.by_rows.columns,
-            scaling_name(m.by_rows.scaling));
-    REQUIRE(m.by_rows.data != m.q || m.by_rows.bytes() == size_of(m),
-            "transpose_gathered_weights: %d x %d need a copy with padding", m.by_rows.rows, m.by_rows.columns);
+    REQUIRE(m.rowwise.scaling == Scaling::tensor && m.columnwise.scaling == Scaling::tensor,
+            "transpose_gathered_weights: %d x %d with %s: expected one scale", m.rowwise.rows, m.rowwise.columns,
+            scaling_name(m.rowwise.scaling));
+    REQUIRE(m.rowwise.data != m.q || m.rowwise.bytes() == size_of(m),
+            "transpose_gathered_weights: %d x %d need a copy with padding", m.rowwise.rows, m.rowwise.columns);
   }
   const Span q = span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.q, size_of(m)); });
-  const auto takes = [](const WeightMatrix& m) { return m.by_rows.columns % kBytes == 0 && is_aligned(m.q, kBytes); };
+  const auto takes = [](const WeightMatrix& m) { return m.rowwise.columns % kBytes == 0 && is_aligned(m.q, kBytes); };
   with_width<kBytes>(part, takes, [&](auto width) {
     launch<arrange_kernel<decltype(width)::value>>(
         {stream,

@@ -24,7 +24,7 @@ struct DeviceTable {
 // words of tensor 0; `not_finite` is one word for all.
 struct WeightScaleRefs {
   const float* scale = nullptr;  // if known beforehand: amax is not read then
-  float* seen = nullptr;
+  float* amax_step = nullptr;
   QuantizeStatistics* statistics = nullptr;
   uint32_t* not_finite = nullptr;
   bool power_of_two = false;
@@ -33,7 +33,7 @@ struct WeightScaleRefs {
 };
 
 // A slice of a matrix: `count` elements at x, 16-byte aligned. Their FP8 bytes are at q, 8-byte aligned.
-struct WeightRange {
+struct WeightSlice {
   const bf16* x;
   uint8_t* q;
   size_t count;
@@ -42,19 +42,19 @@ struct WeightRange {
   uint32_t number;  // reported in not_finite, as in Quantization
   unsigned first_block = 0;
 };
-using WeightRanges = DeviceTable<WeightRange>;
+using WeightSlices = DeviceTable<WeightSlice>;
 // Assigns to each entry its blocks in a launch over the whole table. Call it before the table is copied to the device.
-// Throws if a stretch is empty or not aligned.
-void place(std::vector<WeightRange>& table);
+// Throws if a slice is empty or not aligned.
+void place(std::vector<WeightSlice>& table);
 
-// Raises each stretch's amax to the largest |x| of the stretch; NaN counts as the largest, by its bits.
-void weight_amax(Stream& stream, const WeightRanges& stretches);
-void quantize(Stream& stream, const WeightRanges& stretches, const WeightScaleRefs& refs);
+// Raises each slice's amax to the largest |x| of the slice; NaN counts as the largest, by its bits.
+void weight_amax(Stream& stream, const WeightSlices& slices);
+void quantize(Stream& stream, const WeightSlices& slices, const WeightScaleRefs& refs);
 
 // A matrix x (rows, columns), which is quantized in both orientations; or its FP8 bytes q (rows, columns), contiguous.
-// by_rows.data may be q itself.
+// rowwise.data may be q itself.
 struct WeightMatrix {
-  QuantizedTensor by_rows, by_columns;
+  QuantizedTensor rowwise, columnwise;
   const bf16* x;
   const uint8_t* q;
   float *amax, *row_amax, *column_amax;  // as in Quantization; null if the scales do not need them
@@ -63,7 +63,7 @@ struct WeightMatrix {
   unsigned first_tile = 0, across = 0;  // tiles before its own in the launch; tiles per row of tiles
 };
 using WeightMatrices = DeviceTable<WeightMatrix>;
-// Likewise for tiles. Throws unless by_rows and by_columns are a matrix and its transpose, 16-byte aligned.
+// Likewise for tiles. Throws unless rowwise and columnwise are a matrix and its transpose, 16-byte aligned.
 void place(std::vector<WeightMatrix>& table);
 
 // Returns true if quantize_amax must run before quantize.
@@ -71,8 +71,8 @@ bool needs_amax(const WeightMatrices& matrices, const WeightScaleRefs& refs);
 // Raises amax, row_amax and column_amax, which the caller has cleared.
 void quantize_amax(Stream& stream, const WeightMatrices& matrices);
 void quantize(Stream& stream, const WeightMatrices& matrices, const WeightScaleRefs& refs);
-// From each matrix's q, with one scale: writes the transpose, zero-padded, a padded copy unless by_rows.data is q, and
-// the factors of both. Throws unless both operands have one scale.
+// From each matrix's q, with one scale: writes the transpose, zero-padded, a padded copy unless rowwise.data is q, and
+// the scale_inv of both. Throws unless both operands have one scale.
 void transpose_gathered_weights(Stream& stream, const WeightMatrices& matrices, const WeightScaleRefs& refs);
 
 // Elements first .. first+count-1 of a row, which are at x; none if count is 0.
@@ -80,7 +80,7 @@ struct RowRange {
   const bf16* x;
   size_t first, count;
 };
-// Writes to out (rows, width), in fp32, the elements of each row's stretch, and -0 elsewhere. Summed over ranks with
-// different stretches these give the whole rows bit for bit, since adding -0 changes nothing. Throws unless `out` has a
-// row for each entry of the table, and each stretch fits into its row.
+// Writes to out (rows, width), in fp32, the elements of each row's slice, and -0 elsewhere. Summed over ranks with
+// different slices these give the whole rows bit for bit, since adding -0 changes nothing. Throws unless `out` has a
+// row for each entry of the table, and each slice fits into its row.
 void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowRange>& rows);

@@ -1,5 +1,5 @@
-// A matrix in FP8 with the factors that undo its scaling. It is an operand of a product out = a bᵀ, whose K runs along
-// the columns of both operands.
+// A matrix in FP8 with the scale_inv that undo its scaling. It is an operand of a product out = a bᵀ, whose K runs
+// along the columns of both operands.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ constexpr const char* scaling_name(Scaling scaling) {
 }
 
 struct QuantizedTensor {
-  uint8_t* data = nullptr;   // (padded_rows, stride); zeros beyond (rows, columns)
-  float* factors = nullptr;  // 1 / scale, factor_count() of them; 256-byte aligned, like data
+  uint8_t* data = nullptr;     // (padded_rows, stride); zeros beyond (rows, columns)
+  float* scale_inv = nullptr;  // 1 / scale, factor_count() of them; 256-byte aligned, like data
   int rows = 0, columns = 0;
   Fp8Format format = Fp8Format::e4m3;
   Scaling scaling = Scaling::tensor;
@@ -39,11 +39,11 @@ struct QuantizedTensor {
   HOST_DEVICE int stride() const { return padded(columns); }
   size_t bytes() const { return size_t(padded_rows()) * size_t(stride()); }
 
-  // column_blocks: the number of blocks of 128 columns. block_stride: factors from one row of 128x128 blocks to the
+  // column_blocks: the number of blocks of 128 columns. block_stride: scale_inv from one row of 128x128 blocks to the
   // next, which products need to be a multiple of 4.
   HOST_DEVICE int column_blocks() const { return stride() / kBlock; }
   HOST_DEVICE int block_stride() const { return (column_blocks() + 3) / 4 * 4; }
-  size_t factor_count() const {
+  size_t scale_inv_count() const {
     switch (scaling) {
       case Scaling::tensor:
         return 1;
@@ -57,7 +57,7 @@ struct QuantizedTensor {
     return 0;
   }
   // Returns the index of the factor of element (row, column).
-  HOST_DEVICE size_t factor_at(int row, int column) const {
+  HOST_DEVICE size_t scale_inv_at(int row, int column) const {
     switch (scaling) {
       case Scaling::tensor:
         return 0;

@@ -34,7 +34,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   for (int layer = 0; layer < config.L; ++layer)
     if (takes(layer)) for_projection_slices(layer, [&](Projection, size_t, size_t) { ++count; });
   if (count)
-    stretches_on_device_ = plan.add_array<WeightRange>(Segment::device, "FP8 weights", "table of stretches", count);
+    stretches_on_device_ = plan.add_array<WeightSlice>(Segment::device, "FP8 weights", "table of stretches", count);
   rows_on_device_ =
       plan.add_array<RowRange>(Segment::device, "FP8 weights", "table of norms and biases", size_t(config.L) * vectors);
 }
@@ -94,7 +94,7 @@ void Fp8Gather::for_projection_slices(int layer, F&& f) const {
   }
 }
 
-WeightRanges Fp8Gather::stretches(int first, int count) const {
+WeightSlices Fp8Gather::slices(int first, int count) const {
   const int begin = first_stretch_[size_t(first)], end = first_stretch_[size_t(first + count)];
   return table_.part(begin, end - begin);
 }
@@ -103,18 +103,18 @@ WeightRanges Fp8Gather::stretches(int first, int count) const {
 void Fp8Gather::find_scales(int first, int count) {
   if (!scales_.weight_refs().needs_amax()) return;
   const Tensor amax = weight_amax_.rows(first, count);
-  if (!found_) {
+  if (!amax_ready_) {
     clear(gather_stream_, amax);
-    if (stretches(first, count).count) weight_amax(gather_stream_, stretches(first, count));
+    if (slices(first, count).count) weight_amax(gather_stream_, slices(first, count));
   }
   sharding_.all_reduce_max(gather_stream_, amax);
 }
 
 void Fp8Gather::quantize(int first, int count) {
   const Fp8ScaleRefs refs = scales_.weight_refs();
-  if (stretches(first, count).count)
-    ::quantize(gather_stream_, stretches(first, count),
-               {refs.scale, refs.seen, refs.statistics, scales_.weights_not_finite(), settings_.power_of_two,
+  if (slices(first, count).count)
+    ::quantize(gather_stream_, slices(first, count),
+               {refs.scale, refs.amax_step, refs.statistics, scales_.weights_not_finite(), settings_.power_of_two,
                 refs.may_lack_scale});
   std::fill_n(quantized_.begin() + first, count, true);
 }
@@ -124,8 +124,8 @@ void Fp8Gather::changed() {
   vectors_gathered_ = false;
 }
 
-void Fp8Gather::updated(bool found) {
-  found_ = found;
+void Fp8Gather::updated(bool amax_ready) {
+  amax_ready_ = amax_ready;
   changed();
   if (!settings_.precompute_scales) return;
   find_scales(0, config_.L);

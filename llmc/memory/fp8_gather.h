@@ -35,8 +35,8 @@ class Fp8Gather {
   }
   bool takes(int layer) const { return takes(settings_, sharding_, layer); }
 
-  // Call this after the weights have changed. `found`: the amaxes of this rank's parts are in `weight_amax`.
-  void updated(bool found);
+  // Call this after the weights have changed. `amax_ready`: the amaxes of this rank's parts are in `weight_amax`.
+  void updated(bool amax_ready);
   // Call this after a CUDA graph has updated the weights and repeated what updated() enqueued last. It enqueues
   // nothing.
   void changed();
@@ -48,7 +48,7 @@ class Fp8Gather {
  private:
   Tensor own_bytes(int layer) const;
   // Returns the ranges of blocks first .. first+count-1.
-  WeightRanges stretches(int first, int count) const;
+  WeightSlices slices(int first, int count) const;
   void find_scales(int first, int count);
   void quantize(int first, int count);
   void gather_vectors();
@@ -69,13 +69,13 @@ class Fp8Gather {
   PlannedTensor spread_;       // vectors with this rank's elements, as fp32; the ranks sum them
   PlannedTensor vectors_;      // (L, vectors of a block, widest)
   Tensor weight_amax_;
-  PlannedArray<WeightRange> stretches_on_device_;
+  PlannedArray<WeightSlice> stretches_on_device_;
   PlannedArray<RowRange> rows_on_device_;
-  std::vector<WeightRange> stretches_;  // those of all blocks, in order
+  std::vector<WeightSlice> stretches_;  // those of all blocks, in order
   std::vector<int> first_stretch_;      // index of each block's first one, and the end
   std::vector<RowRange> rows_;          // one for each vector of each block
-  WeightRanges table_{};
+  WeightSlices table_{};
   DeviceTable<RowRange> row_table_{};
   std::vector<bool> quantized_;  // for each block: its part has been quantized since the last update
-  bool vectors_gathered_ = false, found_ = false;
+  bool vectors_gathered_ = false, amax_ready_ = false;
 };

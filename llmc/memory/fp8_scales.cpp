@@ -21,7 +21,7 @@ Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   const char* const category = "FP8 scales";
   amax_ = plan.add(Segment::symmetric, category, "largest numbers of a pass", DType::fp32, {tensors});
   if (settings.delayed()) {
-    seen_ = plan.add(Segment::symmetric, category, "largest numbers of a step", DType::fp32, {tensors});
+    amax_step_ = plan.add(Segment::symmetric, category, "largest numbers of a step", DType::fp32, {tensors});
     state_ =
         plan.add(Segment::device, category, "scales, largest numbers of earlier steps", DType::fp32, {state_size()});
     largest_ = plan.add(Segment::device, category, "largest numbers of the formats", DType::fp32, {tensors});
@@ -110,7 +110,7 @@ void Fp8Scales::restore(History history) {
   for (size_t i = 0; i < tensors && device_.executes(); ++i)
     may_lack_scale_ = may_lack_scale_ || (largest[i] != 0 && history.scales[i] == 0);
   const std::vector<uint32_t> entries(tensors, uint32_t(steps));
-  clear(compute_, seen_);
+  clear(compute_, amax_step_);
   clear(compute_, earlier());
   copy(compute_, earlier().as<float>(), history.amax.data() + (history.amax.size() - steps * tensors), steps * tensors);
   copy(compute_, scale().as<float>(), history.scales.data(), tensors);
@@ -120,7 +120,7 @@ void Fp8Scales::restore(History history) {
 }
 
 Fp8ScaleRefs Fp8Scales::weight_refs() const {
-  return {nullptr, scales(), may_lack_scale_, seen_->as<float>(), counts_weights_ ? statistics_.get() : nullptr};
+  return {nullptr, scales(), may_lack_scale_, amax_step_->as<float>(), counts_weights_ ? statistics_.get() : nullptr};
 }
 
 void Fp8Scales::begin_step(int64_t step) {
@@ -130,7 +130,7 @@ void Fp8Scales::begin_step(int64_t step) {
 
 void Fp8Scales::begin_pass(bool training) {
   refs_ = {amax_->as<float>(), scales(), may_lack_scale_,
-           settings_.delayed() && training ? seen_->as<float>() : nullptr,
+           settings_.delayed() && training ? amax_step_->as<float>() : nullptr,
            counts_ && training ? statistics_.get() : nullptr};
   if (refs_.needs_amax()) clear(compute_, amax_);
   shares_amax_ = training && settings_.delayed() && refs_.needs_amax() && all_ranks_.size() > 1;
@@ -140,7 +140,7 @@ void Fp8Scales::count_not_finite() { ::count_not_finite(compute_, step_state_, w
 
 void Fp8Scales::start_all_reduce() {
   if (!settings_.delayed() || all_ranks_.size() == 1) return;
-  all_ranks_.all_reduce_max(reduce_stream_, seen_);
+  all_ranks_.all_reduce_max(reduce_stream_, amax_step_);
 }
 
 void Fp8Scales::finish_step() {
@@ -149,7 +149,7 @@ void Fp8Scales::finish_step() {
   if (!settings_.delayed()) return;
   update_delayed_scales(
       compute_,
-      {seen_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_,
+      {amax_step_->as<float>(), scale().as<float>(), earlier().as<float>(), entries_, largest_->as<float>(), tensors_,
        settings_.history, settings_.latest, settings_.power_of_two, settings_.margin},
       step_state_);
 }

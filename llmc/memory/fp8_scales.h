@@ -108,9 +108,9 @@ class Fp8Scales {
   Communicator& all_ranks_;
   Stream &compute_, &reduce_stream_;
   StepState* step_state_ = nullptr;
-  PlannedTensor amax_, seen_;  // (tensors); the ranks all-reduce both
-  PlannedTensor state_;        // the scales (tensors), then the amaxes of earlier steps (history, tensors)
-  PlannedTensor largest_;      // (tensors) the largest number of each tensor's format
+  PlannedTensor amax_, amax_step_;  // (tensors); the ranks all-reduce both
+  PlannedTensor state_;             // the scales (tensors), then the amaxes of earlier steps (history, tensors)
+  PlannedTensor largest_;           // (tensors) the largest number of each tensor's format
   PlannedArray<uint32_t> entries_, weights_not_finite_;
   PlannedArray<QuantizeStatistics> statistics_, nothing_;  // on the device
   PlannedArray<QuantizeStatistics> counted_;               // on the host

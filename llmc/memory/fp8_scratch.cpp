@@ -8,7 +8,7 @@ namespace {
 
 // The largest size that any product needs of each buffer.
 struct Sizes {
-  size_t by_rows = 0, by_columns = 0, row_factors = 0, column_factors = 0, columns = 0, padded = 0;
+  size_t rowwise = 0, columnwise = 0, row_scale_inv = 0, column_scale_inv = 0, columns = 0, padded = 0;
 };
 
 // `bytes`: of one element of the output. Forward may have fewer rows than N, in sampling and in evaluation on
@@ -16,8 +16,8 @@ struct Sizes {
 void add_forward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shape, int N, size_t bytes) {
   const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
   const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
-  sizes.by_rows = std::max(sizes.by_rows, x.bytes());
-  sizes.row_factors = std::max(sizes.row_factors, x.factor_count());
+  sizes.rowwise = std::max(sizes.rowwise, x.bytes());
+  sizes.row_scale_inv = std::max(sizes.row_scale_inv, x.scale_inv_count());
   sizes.columns = std::max(sizes.columns, size_t(shape.IC));
   sizes.padded = std::max(sizes.padded, fp8_matmul_most_scratch(x, w, bytes));
 }
@@ -25,14 +25,14 @@ void add_forward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shap
 void add_backward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shape, int N, size_t bytes) {
   const QuantizedTensor dy = settings.operand(Role::output_gradient, false, N, shape.OC);
   const QuantizedTensor w = settings.operand(Role::weight, true, shape.OC, shape.IC);
-  sizes.by_rows = std::max(sizes.by_rows, dy.bytes());
-  sizes.row_factors = std::max(sizes.row_factors, dy.factor_count());
+  sizes.rowwise = std::max(sizes.rowwise, dy.bytes());
+  sizes.row_scale_inv = std::max(sizes.row_scale_inv, dy.scale_inv_count());
   sizes.padded = std::max(sizes.padded, fp8_matmul_scratch(dy, w, bytes));
   if (settings.bf16_wgrad()) return;
   const QuantizedTensor dy_t = settings.operand(Role::output_gradient, true, N, shape.OC);
   const QuantizedTensor x_t = settings.operand(Role::input, true, N, shape.IC);
-  sizes.by_columns = std::max(sizes.by_columns, dy_t.bytes());
-  sizes.column_factors = std::max(sizes.column_factors, dy_t.factor_count());
+  sizes.columnwise = std::max(sizes.columnwise, dy_t.bytes());
+  sizes.column_scale_inv = std::max(sizes.column_scale_inv, dy_t.scale_inv_count());
   sizes.columns = std::max(sizes.columns, size_t(shape.OC));
   sizes.padded = std::max(sizes.padded, fp8_matmul_scratch(dy_t, x_t, sizeof(float)));
 }
@@ -64,14 +64,14 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Mode
   };
   const bool needs_input = keeps_inputs && any_turned;
   // Tensor-parallel ranks gather rows from here, and NCCL wants both ends in windows (Transformer::rows_segment).
-  if (sizes.by_rows)
+  if (sizes.rowwise)
     by_rows_.data = plan.add(tensor ? Segment::symmetric : Segment::device, "scratch", "FP8 operand by rows",
-                             DType::uint8, {sizes.by_rows});
-  add(by_rows_.factors, "FP8 operand by rows, factors", DType::fp32, sizes.row_factors);
-  add(by_columns_.data, "FP8 operand by columns", DType::uint8, sizes.by_columns);
-  add(by_columns_.factors, "FP8 operand by columns, factors", DType::fp32, sizes.column_factors);
+                             DType::uint8, {sizes.rowwise});
+  add(by_rows_.scale_inv, "FP8 operand by rows, factors", DType::fp32, sizes.row_scale_inv);
+  add(by_columns_.data, "FP8 operand by columns", DType::uint8, sizes.columnwise);
+  add(by_columns_.scale_inv, "FP8 operand by columns, factors", DType::fp32, sizes.column_scale_inv);
   add(input_.data, "FP8 input by columns", DType::uint8, needs_input ? input.bytes() : 0);
-  add(input_.factors, "FP8 input by columns, factors", DType::fp32, needs_input ? input.factor_count() : 0);
+  add(input_.scale_inv, "FP8 input by columns, factors", DType::fp32, needs_input ? input.scale_inv_count() : 0);
   const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
   add(row_amax_, "largest numbers of rows", DType::fp32, rows_have_scales ? size_t(tokens) : 0);
   add(column_amax_, "largest numbers of columns", DType::fp32, rows_have_scales && keeps_inputs ? sizes.columns : 0);
@@ -79,8 +79,8 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Mode
 }
 
 void Fp8Scratch::give(Fp8Pass& pass) const {
-  pass.by_rows = by_rows_.memory();
-  pass.by_columns = by_columns_.memory();
+  pass.rowwise = by_rows_.memory();
+  pass.columnwise = by_columns_.memory();
   pass.input_by_columns = input_.memory();
   pass.row_amax = row_amax_;
   pass.column_amax = column_amax_;

@@ -14,10 +14,10 @@ class Fp8Scratch {
   void give(Fp8Pass& pass) const;
 
  private:
-  // Bytes and factors of an operand.
+  // Bytes and scale_inv of an operand.
   struct Operand {
-    PlannedTensor data, factors;
-    OperandMemory memory() const { return {data->as<uint8_t>(), factors->as<float>()}; }
+    PlannedTensor data, scale_inv;
+    OperandMemory memory() const { return {data->as<uint8_t>(), scale_inv->as<float>()}; }
   };
   Operand by_rows_, by_columns_, input_;
   PlannedTensor row_amax_, column_amax_;

@@ -30,7 +30,7 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& 
     for (const Projection projection : kEachProjection)
       any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, projection) && !gathered(layer));
   }
-  finds_weight_amax_ = scales && fp8.finds_weight_amax();
+  amax_from_update_ = scales && fp8.amax_from_update();
   if (scales && fp8.per_tensor_scale())
     weight_amax_ =
         plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProjectionCount});
@@ -96,18 +96,18 @@ void ParameterStore::changed() {
   awaited_.assign(awaited_.size(), false);
 }
 
-void ParameterStore::updated(bool has_weight_amax) {
+void ParameterStore::updated(bool amax_ready) {
   changed();
-  has_weight_amax_ = has_weight_amax;
-  if (!sharding_.stage.shards_state() && has_weight_amax) all_reduce_max(weight_amax_);
+  amax_ready_ = amax_ready;
+  if (!sharding_.stage.shards_state() && amax_ready) all_reduce_max(weight_amax_);
   if (!sharding_.stage.shards_state()) return;
   updated_.record(compute_);
-  const bool compare = has_weight_amax && any_in_bf16_;
+  const bool compare = amax_ready && any_in_bf16_;
   if (!compare && !fp8_gather_) return;
   gather_stream_.wait(updated_);
   awaited_update_ = true;
   if (compare) sharding_.all_reduce_max(gather_stream_, weight_amax_);
-  if (fp8_gather_) fp8_gather_->updated(has_weight_amax);
+  if (fp8_gather_) fp8_gather_->updated(amax_ready);
 }
 
 void ParameterStore::gather(int unit) {
@@ -152,7 +152,7 @@ UnitTensors ParameterStore::get(int unit) {
   await(unit);
   const int layer = layout_.units[size_t(unit)].layer;
   if (quantized_ && layer >= 0 && !quantized_now_[size_t(unit)]) {
-    quantized_->make(compute_, layer, has_weight_amax_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
+    quantized_->make(compute_, layer, amax_ready_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
     quantized_now_[size_t(unit)] = true;
   }
   if (travels_in_fp8(unit)) return {layout_, unit, {}, fp8_gather_->vectors(layer)};

@@ -45,10 +45,10 @@ class ParameterStore {
   Tensor local_shard(int first_unit, int units = 1) const;
   // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of this rank's weights. The caller
   // clears it first. Absent if the amaxes are not needed.
-  Tensor weight_amax() const { return finds_weight_amax_ ? *weight_amax_ : Tensor(); }
-  // Call this after all weights were updated on the compute stream. `has_weight_amax`: weight_amax() holds their
+  Tensor weight_amax() const { return amax_from_update_ ? *weight_amax_ : Tensor(); }
+  // Call this after all weights were updated on the compute stream. `amax_ready`: weight_amax() holds their
   // amaxes.
-  void updated(bool has_weight_amax = false);
+  void updated(bool amax_ready = false);
   // Call this after a CUDA graph has updated the weights. It marks all gathered and quantized copies as out of date,
   // and enqueues nothing.
   void changed();
@@ -82,7 +82,7 @@ class ParameterStore {
   Event updated_, computed_, agreed_;
   bool awaited_update_ = true;  // the gather stream has waited for the last update
   PlannedTensor weight_amax_;   // (L, kProjectionCount), if a tensor has one scale
-  bool finds_weight_amax_ = false, has_weight_amax_ = false;
+  bool amax_from_update_ = false, amax_ready_ = false;
   bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;
   std::optional<QuantizedWeights> quantized_;

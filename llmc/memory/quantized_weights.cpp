@@ -17,17 +17,17 @@ QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings
         made_here = made_here || !gathered(layer);
       }
       if (made_here) made_anywhere[int(projection)] = true;
-      for (const bool by_columns : {false, true}) {
+      for (const bool columnwise : {false, true}) {
         if (!wanted) continue;
-        const QuantizedTensor t = settings.operand(Role::weight, by_columns, OC, IC);
-        const bool as_gathered = !by_columns && !made_here && t.bytes() == size_t(OC) * size_t(IC);
+        const QuantizedTensor t = settings.operand(Role::weight, columnwise, OC, IC);
+        const bool as_gathered = !columnwise && !made_here && t.bytes() == size_t(OC) * size_t(IC);
         const std::string name =
-            format("%s of slot %d%s", projection_name(projection), slot, by_columns ? ", transposed" : "");
+            format("%s of slot %d%s", projection_name(projection), slot, columnwise ? ", transposed" : "");
         if (!as_gathered)
-          slots_[size_t(slot)].data[int(projection)][by_columns] =
+          slots_[size_t(slot)].data[int(projection)][columnwise] =
               plan.add(Segment::device, "FP8 weights", name, DType::uint8, {t.bytes()});
-        slots_[size_t(slot)].factors[int(projection)][by_columns] =
-            plan.add(Segment::device, "FP8 weights", name + ", factors", DType::fp32, {t.factor_count()});
+        slots_[size_t(slot)].scale_inv[int(projection)][columnwise] =
+            plan.add(Segment::device, "FP8 weights", name + ", factors", DType::fp32, {t.scale_inv_count()});
       }
     }
   size_t maxima = 0;
@@ -56,20 +56,20 @@ WeightMatrix QuantizedWeights::matrix(int layer, Projection projection, const Te
   WeightMatrix m{};
   if (source.type == DType::uint8) m.q = source.as<uint8_t>() + at;
   else m.x = source.as<bf16>() + at;
-  for (const bool by_columns : {false, true}) {
-    QuantizedTensor& t = by_columns ? m.by_columns : m.by_rows;
-    t = settings_.operand(Role::weight, by_columns, OC, IC);
-    const Tensor& data = slot.data[int(projection)][by_columns];
+  for (const bool columnwise : {false, true}) {
+    QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
+    t = settings_.operand(Role::weight, columnwise, OC, IC);
+    const Tensor& data = slot.data[int(projection)][columnwise];
     t.data = data ? data.as<uint8_t>() : source.as<uint8_t>() + at;
-    t.factors = slot.factors[int(projection)][by_columns]->as<float>();
+    t.scale_inv = slot.scale_inv[int(projection)][columnwise]->as<float>();
   }
   const auto maxima = [&](int kind, bool wanted) {
     return wanted ? maxima_->as<float>() + maxima_at_[kind][int(projection)] : nullptr;
   };
   m.amax = weight_amax_ ? weight_amax_.at(layer).as<float>() + int(projection)
-                        : maxima(0, m.by_rows.per_tensor_scale() || m.by_columns.per_tensor_scale());
-  m.row_amax = maxima(1, m.by_rows.has_row_scales());
-  m.column_amax = maxima(2, m.by_columns.has_row_scales());
+                        : maxima(0, m.rowwise.per_tensor_scale() || m.columnwise.per_tensor_scale());
+  m.row_amax = maxima(1, m.rowwise.has_row_scales());
+  m.column_amax = maxima(2, m.columnwise.has_row_scales());
   m.tensor = fp8_tensor_id(layer, projection, Role::weight);
   m.number = nonfinite_code(m.tensor);
   return m;
@@ -92,20 +92,20 @@ void QuantizedWeights::prepare(Stream& stream, const Tensor& weight_amax, const 
 QuantizedWeight QuantizedWeights::get(int layer, Projection projection) const {
   const int i = matrix_of_[size_t(layer * kProjectionCount + int(projection))];
   if (i < 0) return {};
-  return {matrices_[size_t(i)].by_rows, matrices_[size_t(i)].by_columns};
+  return {matrices_[size_t(i)].rowwise, matrices_[size_t(i)].columnwise};
 }
 
-void QuantizedWeights::make(Stream& stream, int layer, bool found, const AllReduceMax& all_reduce_max) {
+void QuantizedWeights::make(Stream& stream, int layer, bool amax_ready, const AllReduceMax& all_reduce_max) {
   const auto begin = matrix_of_.begin() + layer * kProjectionCount;
   const int count = int(std::count_if(begin, begin + kProjectionCount, [](int i) { return i >= 0; }));
   if (count == 0) return;
   const WeightMatrices block =
       table_.part(*std::find_if(begin, begin + kProjectionCount, [](int i) { return i >= 0; }), count);
   const Fp8ScaleRefs refs = scales_.weight_refs();
-  const WeightScaleRefs common{
-      refs.scale, refs.seen, refs.statistics, scales_.not_finite(), settings_.power_of_two, refs.may_lack_scale};
+  const WeightScaleRefs common{refs.scale,           refs.amax_step,         refs.statistics,
+                               scales_.not_finite(), settings_.power_of_two, refs.may_lack_scale};
   if (block.on_host[0].q) return transpose_gathered_weights(stream, block, common);
-  if (!found && needs_amax(block, common)) {
+  if (!amax_ready && needs_amax(block, common)) {
     const Tensor maxima = weight_amax_ ? weight_amax_.at(layer) : *maxima_;
     clear(stream, maxima);
     quantize_amax(stream, block);

@@ -22,17 +22,17 @@ class QuantizedWeights {
   // its whole unit in bf16, or its FP8 bytes (uint8) in the layout of the unit.
   void prepare(Stream& stream, const Tensor& weight_amax, const std::function<Tensor(int layer)>& source);
 
-  // Makes the operands of a block in its slot from what its source now holds. `found`: `weight_amax` holds the amaxes,
-  // also of a block whose source is in bf16. Otherwise this function computes those of such a block, and
+  // Makes the operands of a block in its slot from what its source now holds. `amax_ready`: `weight_amax` holds the
+  // amaxes, also of a block whose source is in bf16. Otherwise this function computes those of such a block, and
   // `all_reduce_max` must set numbers to the maximum over all ranks that share a weight.
   using AllReduceMax = std::function<void(const Tensor& numbers)>;
-  void make(Stream& stream, int layer, bool found, const AllReduceMax& all_reduce_max);
+  void make(Stream& stream, int layer, bool amax_ready, const AllReduceMax& all_reduce_max);
   // Returns an empty weight for a product that is not in FP8.
   QuantizedWeight get(int layer, Projection projection) const;
 
  private:
   struct Slot {
-    PlannedTensor data[kProjectionCount][2], factors[kProjectionCount][2];  // by rows, by columns
+    PlannedTensor data[kProjectionCount][2], scale_inv[kProjectionCount][2];  // by rows, by columns
   };
   WeightMatrix matrix(int layer, Projection projection, const Tensor& source) const;
 

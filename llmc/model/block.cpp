@@ -28,15 +28,15 @@ Linear linear(const BlockTensors& tensors, int layer, Projection projection) {
                                                        {"input of gate_up", "input of gate_up, factors"},
                                                        {"input of down", "input of down, factors"}};
   OperandMemory saved;
-  if (const auto [bytes, factors] = inputs[int(projection)]; bytes)
-    saved = {tensors.saved[bytes].as<uint8_t>(), tensors.saved[factors].as<float>()};
+  if (const auto [bytes, scale_inv] = inputs[int(projection)]; bytes)
+    saved = {tensors.saved[bytes].as<uint8_t>(), tensors.saved[scale_inv].as<float>()};
   return Linear(projection, layer, parameter(tensors, projection_name(projection)), tensors.fp8[size_t(projection)],
                 saved, tensors.recomputes_inputs[int(projection)]);
 }
 
 // The operand in memory or, if backward needs no copy of it in the model's type, how it is computed.
-LinearInput input_of(const Tensor& wide, const QuantizeSource& source, const float* amax = nullptr) {
-  return {wide ? QuantizeSource(wide) : source, amax};
+LinearInput input_of(const Tensor& high_precision, const QuantizeSource& source, const float* amax = nullptr) {
+  return {high_precision ? QuantizeSource(high_precision) : source, amax};
 }
 
 }  // namespace
@@ -80,20 +80,20 @@ LinearInput Block::down_input() const { return input_of(swiglu_, SwigluOutput{ga
 
 // ---------------------------------------------------------------------------------------------- forward
 
-void Block::forward(const Tensor& middle_before, const Tensor& delta) const {
+void Block::forward(const Tensor& middle_before, const Tensor& mlp_out) const {
   float* amax = qkv_.wanted_amax(pass_, Role::input);
   if (!norm_after() && middle_before)
-    add_rmsnorm_forward(pass_.stream, x_, qkv_in_, rstd1_, middle_before, delta, norm1_.value, pass_.eps(), amax);
+    add_rmsnorm_forward(pass_.stream, x_, qkv_in_, rstd1_, middle_before, mlp_out, norm1_.value, pass_.eps(), amax);
   else if (!norm_after()) rmsnorm_forward(pass_.stream, qkv_in_, rstd1_, x_, norm1_.value, pass_.eps(), amax);
-  else if (middle_before) add(pass_.stream, x_, middle_before, delta, amax);  // (R, C)
+  else if (middle_before) add(pass_.stream, x_, middle_before, mlp_out, amax);  // (R, C)
   show("the residual stream", x_);
   if (!norm_after()) show("the output of the first norm", qkv_in_);
   attention_half();
   mlp_input();
-  down_.forward(pass_, norm_after() ? down_out_ : delta, down_input());  // (R, C)
-  show("the output of down", norm_after() ? down_out_ : delta);
-  if (norm_after()) rmsnorm_forward(pass_.stream, delta, rstd2_, down_out_, norm2_.value, pass_.eps());
-  if (norm_after()) show("the output of the second norm", delta);
+  down_.forward(pass_, norm_after() ? down_out_ : mlp_out, down_input());  // (R, C)
+  show("the output of down", norm_after() ? down_out_ : mlp_out);
+  if (norm_after()) rmsnorm_forward(pass_.stream, mlp_out, rstd2_, down_out_, norm2_.value, pass_.eps());
+  if (norm_after()) show("the output of the second norm", mlp_out);
 }
 
 // Computes everything from qkv's input to gate_up's input.

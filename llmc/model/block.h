@@ -1,7 +1,7 @@
 // One transformer block, forward and backward: residual stream, RMSNorm, attention, SwiGLU MLP.
 //
-// The residual stream is passed on as two addends, `x` and `delta` (the part that the block before adds), so that each
-// residual addition is fused with the norm that follows it:
+// The residual stream is passed on as two addends, `x` and `mlp_out` (the part that the block before adds), so that
+// each residual addition is fused with the norm that follows it:
 //
 //   x      = x_before + delta_before                      (first block: the embedding itself)
 //   middle = x + Wo attention(rotated(Wqkv norm1(x)))
@@ -53,10 +53,10 @@ class Block {
   // The views are cut for this pass, so the object lives no longer than it.
   Block(const Pass& pass, int layer, const BlockTensors& tensors, const BlockScratch& scratch);
 
-  // `middle_before` and `delta` (R, C) are the two addends that the block before left. For the first block
-  // `middle_before` is absent, and the saved x holds the embedding. On return `delta` holds what this block adds to
+  // `middle_before` and `mlp_out` (R, C) are the two addends that the block before left. For the first block
+  // `middle_before` is absent, and the saved x holds the embedding. On return `mlp_out` holds what this block adds to
   // middle().
-  void forward(const Tensor& middle_before, const Tensor& delta) const;
+  void forward(const Tensor& middle_before, const Tensor& mlp_out) const;
   const Tensor& middle() const { return middle_; }
 
   // Call this before backward, with a pass that is `recomputing`. It recomputes the activations that the level leaves

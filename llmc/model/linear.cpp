@@ -9,7 +9,7 @@ namespace {
 
 QuantizedTensor with_memory(QuantizedTensor tensor, const OperandMemory& memory) {
   tensor.data = memory.data;
-  tensor.factors = memory.factors;
+  tensor.scale_inv = memory.scale_inv;
   return tensor;
 }
 
@@ -36,7 +36,7 @@ float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int 
 
 void Linear::forward(const Pass& pass, const Tensor& out, const LinearInput& x) const {
   const Operand a =
-      (parallel(pass) == Parallel::column ? gathered(pass, Role::input, x) : local(pass, Role::input, x)).by_rows;
+      (parallel(pass) == Parallel::column ? gathered(pass, Role::input, x) : local(pass, Role::input, x)).rowwise;
   multiply(pass, ProductKind::forward, out, a);
   if (parallel(pass) == Parallel::row) pass.tensor_parallel->await_scattered(pass.stream);
   if (!pass.recomputing) observe(pass, ProductKind::forward, out, a, weight_for(pass, ProductKind::forward), x);
@@ -45,19 +45,19 @@ void Linear::forward(const Pass& pass, const Tensor& out, const LinearInput& x) 
 void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy, const Tensor& x) const {
   const bool gathers = parallel(pass) == Parallel::row;
   Operands g = gathers ? gathered(pass, Role::output_gradient, dy) : local(pass, Role::output_gradient, dy);
-  multiply(pass, ProductKind::dgrad, dx, g.by_rows);
+  multiply(pass, ProductKind::dgrad, dx, g.rowwise);
   if (gathers && shares_one_scale(pass))  // the bytes came by rows
-    g.by_columns = transposed(pass, Role::output_gradient, g.by_rows.fp8, pass.fp8->by_columns);
-  observe(pass, ProductKind::dgrad, dx, g.by_rows, weight_for(pass, ProductKind::dgrad), dy);
+    g.columnwise = transposed(pass, Role::output_gradient, g.rowwise.fp8, pass.fp8->columnwise);
+  observe(pass, ProductKind::dgrad, dx, g.rowwise, weight_for(pass, ProductKind::dgrad), dy);
   const Operand a = input_for_wgrad(pass, x);
-  projection_of(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a);
-  observe(pass, ProductKind::wgrad, weight_.grad, g.by_columns, a, dy);
+  projection_of(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a);
+  observe(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a, dy);
   if (parallel(pass) == Parallel::column)
     pass.tensor_parallel->await_scattered(pass.stream);  // dx traveled beside wgrad
 }
 
 // Computes all rows of out = a Wᵀ or a W, chunk by chunk if rows of `a` are on their way to this rank, or if rows of
-// `out` leave it. An operand with more than one scale is multiplied all at once, since its factors cannot be cut by
+// `out` leave it. An operand with more than one scale is multiplied all at once, since its scale_inv cannot be cut by
 // rows.
 void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const {
   const bool forward = kind == ProductKind::forward;
@@ -78,10 +78,10 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
 void Linear::projection_of(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
                            const Operand& b) const {
   const bool accumulate = kind == ProductKind::wgrad && pass.accumulate;
-  if (a.wide) {
-    if (kind == ProductKind::forward) pass.matmul.forward(out, a.wide, b.wide);
-    else if (kind == ProductKind::dgrad) pass.matmul.dgrad(out, a.wide, b.wide);
-    else pass.matmul.wgrad(out, a.wide, b.wide, accumulate);
+  if (a.high_precision) {
+    if (kind == ProductKind::forward) pass.matmul.forward(out, a.high_precision, b.high_precision);
+    else if (kind == ProductKind::dgrad) pass.matmul.dgrad(out, a.high_precision, b.high_precision);
+    else pass.matmul.wgrad(out, a.high_precision, b.high_precision, accumulate);
     return;
   }
   const char* const names[] = {"fp8_forward", "fp8_dgrad", "fp8_wgrad"};
@@ -91,11 +91,11 @@ void Linear::projection_of(const Pass& pass, ProductKind kind, const Tensor& out
 
 Linear::Operand Linear::weight_for(const Pass& pass, ProductKind kind) const {
   if (!quantized(pass)) return {weight_.value, {}};
-  return {{}, kind == ProductKind::forward ? fp8_.by_rows : fp8_.by_columns};
+  return {{}, kind == ProductKind::forward ? fp8_.rowwise : fp8_.columnwise};
 }
 
 Linear::Operand Linear::Operand::rows(int first, int count) const {
-  if (wide) return {wide.rows(first, count), {}};
+  if (high_precision) return {high_precision.rows(first, count), {}};
   Operand part{{}, fp8};
   part.fp8.data += size_t(first) * size_t(fp8.stride());
   part.fp8.rows = count;
@@ -107,10 +107,10 @@ Linear::Operand Linear::Operand::rows(int first, int count) const {
 // Returns the operands of x or dy if this rank has all of its rows.
 Linear::Operands Linear::local(const Pass& pass, Role role, const LinearInput& x) const {
   if (!quantized(pass)) return {{in_memory(x), {}}, {in_memory(x), {}}};
-  OperandMemory by_columns = saved_late_ && !pass.recomputing ? OperandMemory{} : saved_;
-  if (role == Role::output_gradient) by_columns = wgrad_in_model_type(pass) ? OperandMemory{} : pass.fp8->by_columns;
-  Operands made = quantize(pass, role, x, pass.fp8->by_rows, by_columns);
-  if (wgrad_in_model_type(pass)) made.by_columns = {in_memory(x), {}};
+  OperandMemory columnwise = saved_late_ && !pass.recomputing ? OperandMemory{} : saved_;
+  if (role == Role::output_gradient) columnwise = wgrad_in_model_type(pass) ? OperandMemory{} : pass.fp8->columnwise;
+  Operands made = quantize(pass, role, x, pass.fp8->rowwise, columnwise);
+  if (wgrad_in_model_type(pass)) made.columnwise = {in_memory(x), {}};
   return made;
 }
 
@@ -120,18 +120,18 @@ Linear::Operands Linear::local(const Pass& pass, Role role, const LinearInput& x
 Linear::Operands Linear::gathered(const Pass& pass, Role role, const LinearInput& x) const {
   if (shares_one_scale(pass)) {
     const bool keep = role == Role::input && saved_.data && (!saved_late_ || pass.recomputing);
-    const OperandMemory memory = keep ? saved_ : pass.fp8->by_rows;
-    return {{{}, gather_bytes(pass, quantize(pass, role, x, memory, {}, true).by_rows.fp8)}, {}};
+    const OperandMemory memory = keep ? saved_ : pass.fp8->rowwise;
+    return {{{}, gather_bytes(pass, quantize(pass, role, x, memory, {}, true).rowwise.fp8)}, {}};
   }
   const Tensor all = pass.gathered.first({pass.tensor_parallel->padded(pass.N), width(pass, role)});
   pass.tensor_parallel->all_gather(pass.stream, all, in_memory(x), pass.N);
   const Tensor tokens = all.rows(0, pass.N);
   if (!quantized(pass)) return {{tokens, {}}, {tokens, {}}};
   pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
-  const OperandMemory by_columns =
-      role == Role::input || wgrad_in_model_type(pass) ? OperandMemory{} : pass.fp8->by_columns;
-  Operands made = quantize(pass, role, {tokens}, pass.fp8->by_rows, by_columns);
-  if (wgrad_in_model_type(pass)) made.by_columns = {tokens, {}};
+  const OperandMemory columnwise =
+      role == Role::input || wgrad_in_model_type(pass) ? OperandMemory{} : pass.fp8->columnwise;
+  Operands made = quantize(pass, role, {tokens}, pass.fp8->rowwise, columnwise);
+  if (wgrad_in_model_type(pass)) made.columnwise = {tokens, {}};
   return made;
 }
 
@@ -152,7 +152,7 @@ Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const
   if (wgrad_in_model_type(pass)) return {tokens, {}};
   if (parallel(pass) != Parallel::column && saved_.data)
     return {{}, with_memory(pass.fp8->settings.operand(Role::input, true, pass.N, width(pass, Role::input)), saved_)};
-  return quantize(pass, Role::input, {tokens}, {}, pass.fp8->input_by_columns).by_columns;
+  return quantize(pass, Role::input, {tokens}, {}, pass.fp8->input_by_columns).columnwise;
 }
 
 void Linear::save_input(const Pass& pass, const LinearInput& x) const {
@@ -185,33 +185,33 @@ float* Linear::wanted_amax(const Pass& pass, Role role) const {
 
 // Quantizes x or dy by rows, by columns, or both: as far as there is memory. `travels`: the tensor-parallel ranks
 // gather the bytes, so they take the maximum of their amaxes and share the scale.
-Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory by_rows,
-                                  OperandMemory by_columns, bool travels) const {
+Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory rowwise,
+                                  OperandMemory columnwise, bool travels) const {
   const Fp8Pass& f = *pass.fp8;
   const int tensor_id = fp8_tensor_id(layer_, projection_, role);
   const auto [rows, columns] = shape_of(x.x);
   // True for an input that was quantized before: its amax is known, and history and statistics have been updated.
-  const bool again = role == Role::input && (pass.recomputing || !by_rows.data);
+  const bool is_recompute = role == Role::input && (pass.recomputing || !rowwise.data);
   Quantization q;
-  if (by_rows.data) q.by_rows = with_memory(f.settings.operand(role, false, rows, columns), by_rows);
-  if (by_columns.data) q.by_columns = with_memory(f.settings.operand(role, true, rows, columns), by_columns);
+  if (rowwise.data) q.rowwise = with_memory(f.settings.operand(role, false, rows, columns), rowwise);
+  if (columnwise.data) q.columnwise = with_memory(f.settings.operand(role, true, rows, columns), columnwise);
   q.power_of_two = f.settings.power_of_two;
   q.amax = f.scales.amax + tensor_id;
   q.row_amax = f.row_amax, q.column_amax = f.column_amax;
   if (f.scales.scale) q.scale = f.scales.scale + tensor_id;
   q.may_lack_scale = f.scales.may_lack_scale;
-  if (f.scales.seen && !again) q.seen = f.scales.seen + tensor_id;
-  if (f.scales.statistics && !again) q.statistics = f.scales.statistics + tensor_id;
+  if (f.scales.amax_step && !is_recompute) q.amax_step = f.scales.amax_step + tensor_id;
+  if (f.scales.statistics && !is_recompute) q.statistics = f.scales.statistics + tensor_id;
   q.not_finite = f.not_finite;
   q.number = nonfinite_code(tensor_id);
   if (q.needs_amax()) {
-    const bool known = again ? f.settings.per_tensor_scale() : x.amax != nullptr;
+    const bool known = is_recompute ? f.settings.per_tensor_scale() : x.amax != nullptr;
     if (!known) quantize_amax(pass.stream, x.x, q);
-    if (f.share_amax && !again) (*f.share_amax)(tensor_id);
-    else if (travels && !again) pass.tensor_parallel->all_reduce_max(pass.stream, q.amax, 1);
+    if (f.share_amax && !is_recompute) (*f.share_amax)(tensor_id);
+    else if (travels && !is_recompute) pass.tensor_parallel->all_reduce_max(pass.stream, q.amax, 1);
   }
   ::quantize(pass.stream, x.x, q);
-  return {{{}, q.by_rows}, {{}, q.by_columns}};
+  return {{{}, q.rowwise}, {{}, q.columnwise}};
 }
 
 // Starts the gather of all ranks' rows and describes the result. Compute must await the chunks.
@@ -235,6 +235,6 @@ Linear::Operand Linear::transposed(const Pass& pass, Role role, const QuantizedT
 void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
                      const LinearInput& x) const {
   if (!quantized(pass) || !pass.fp8->observer) return;
-  (*pass.fp8->observer)({layer_, projection_, kind, a.fp8, b.fp8, a.wide, b.wide, out,
+  (*pass.fp8->observer)({layer_, projection_, kind, a.fp8, b.fp8, a.high_precision, b.high_precision, out,
                          kind == ProductKind::wgrad && pass.accumulate, pass.N, &x.x});
 }

@@ -20,7 +20,7 @@
 #include "llmc/model/pass.h"
 
 struct QuantizedWeight {
-  QuantizedTensor by_rows, by_columns;  // W (OC, IC), Wᵀ (IC, OC)
+  QuantizedTensor rowwise, columnwise;  // W (OC, IC), Wᵀ (IC, OC)
 };
 
 // A weight, and where its gradient goes: fp32, with the same shape; absent in forward.
@@ -46,9 +46,9 @@ struct ObservedProduct {
   int layer;
   Projection projection;
   ProductKind kind;
-  QuantizedTensor a, b;   // empty where the operands are bf16
-  Tensor wide_a, wide_b;  // absent where the operands are FP8
-  Tensor out;             // bf16; fp32 for wgrad
+  QuantizedTensor a, b;                       // empty where the operands are bf16
+  Tensor high_precision_a, high_precision_b;  // absent where the operands are FP8
+  Tensor out;                                 // bf16; fp32 for wgrad
   bool accumulated;
   int N;
   const QuantizeSource* source;  // of x in forward, of dy in dgrad and wgrad
@@ -87,13 +87,13 @@ class Linear {
  private:
   // An operand of a product, in the model's type or in FP8.
   struct Operand {
-    Tensor wide;
+    Tensor high_precision;
     QuantizedTensor fp8;
-    bool can_be_cut() const { return wide || fp8.scaling == Scaling::tensor; }  // its rows are operands, too
+    bool can_be_cut() const { return high_precision || fp8.scaling == Scaling::tensor; }  // its rows are operands, too
     Operand rows(int first, int count) const;
   };
   struct Operands {
-    Operand by_rows, by_columns;  // of the same numbers: for forward or dgrad, and for wgrad
+    Operand rowwise, columnwise;  // of the same numbers: for forward or dgrad, and for wgrad
   };
 
   bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, projection_); }
@@ -104,7 +104,7 @@ class Linear {
   int width(const Pass& pass, Role role) const;
   Operand weight_for(const Pass& pass, ProductKind kind) const;
 
-  Operands quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory by_rows, OperandMemory by_columns,
+  Operands quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory rowwise, OperandMemory columnwise,
                     bool travels = false) const;
   Operands local(const Pass& pass, Role role, const LinearInput& x) const;
   Operands gathered(const Pass& pass, Role role, const LinearInput& x) const;

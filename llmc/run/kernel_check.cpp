@@ -195,12 +195,12 @@ Matrix random_matrix(Bench& bench, int rows, int columns) {
   return m;
 }
 
-QuantizedTensor quantized(Bench& bench, const Fp8Settings& fp8, Role role, const Matrix& m, bool by_columns) {
-  QuantizedTensor operand = fp8.operand(role, by_columns, m.rows, m.columns);
+QuantizedTensor quantized(Bench& bench, const Fp8Settings& fp8, Role role, const Matrix& m, bool columnwise) {
+  QuantizedTensor operand = fp8.operand(role, columnwise, m.rows, m.columns);
   operand.data = reinterpret_cast<uint8_t*>(bench.bytes(operand.bytes()));
-  operand.factors = reinterpret_cast<float*>(bench.bytes(operand.factor_count() * sizeof(float)));
+  operand.scale_inv = reinterpret_cast<float*>(bench.bytes(operand.scale_inv_count() * sizeof(float)));
   Quantization q;
-  (by_columns ? q.by_columns : q.by_rows) = operand;
+  (columnwise ? q.columnwise : q.rowwise) = operand;
   q.power_of_two = fp8.power_of_two;
   const Tensor amax = bench.empty(DType::fp32, {1 + m.rows + m.columns});
   clear(bench.stream, amax);

@@ -14,7 +14,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
                      Device& device, Stream& compute, Stream& reduce_stream)
     : layout_(layout),
       sharding_(sharding),
-      store_(state),
+      state_(state),
       constants_(constants),
       seed_(seed),
       compute_(compute),
@@ -63,7 +63,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
       const int amax = fp8.weight_amax_index(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
       const size_t begin = span.count + piece.at;
-      if (store_.rounds())
+      if (state_.rounds())
         ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.window(), amax});
       else if (ranges.empty() || ranges.back().weight_decay != decay || ranges.back().amax != amax)
         ranges.push_back({begin, 0, decay, 0, {}, amax});
@@ -81,7 +81,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
 void Optimizer::reset(int64_t updates) {
   for (const StateKind kind : {StateKind::first_moments, StateKind::second_moments})
     for (int unit = 0; unit < int(layout_.units.size()); ++unit)
-      store_.set(kind, unit, 0, sharding_.count(layout_, unit), [&](const Tensor& to, size_t) { clear(compute_, to); });
+      state_.set(kind, unit, 0, sharding_.count(layout_, unit), [&](const Tensor& to, size_t) { clear(compute_, to); });
   copy(compute_, ranges_on_device_.get(), ranges_.data(), ranges_.size());
   const UpdateProgress progress{updates, 0};
   copy(compute_, progress_.get(), &progress, 1);
@@ -108,7 +108,7 @@ void Optimizer::square_sum(StepState* state) {
 
 void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state,
                        AdamWAmax amax) {
-  store_.update(span.at, gradients, [&](const OptimizerState::Stretch& s) {
+  state_.update(span.at, gradients, [&](const OptimizerState::Stretch& s) {
     const Tensor own = weights.elements(s.first, s.gradients.size());
     adamw(compute_, s.master ? s.master : own, s.m, s.v, s.master ? own : Tensor(), s.gradients, state,
           ranges_on_device_ + span.first_range, span.ranges, s.first, constants_, amax);
@@ -123,7 +123,7 @@ void Optimizer::begin_step(const ParameterStore& parameters, StepState* state) {
 
 void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
-  store_.begin_update();
+  state_.begin_update();
   for (const Span& span : spans_)
     update(span, gradients.reduced_shard(span.first_unit, span.units),
            parameters.local_shard(span.first_unit, span.units), state, words_of(amax));

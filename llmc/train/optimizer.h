@@ -46,7 +46,7 @@ class Optimizer {
 
   const ParameterLayout& layout_;
   const Sharding sharding_;
-  OptimizerState& store_;
+  OptimizerState& state_;
   AdamWConstants constants_;
   uint64_t seed_;
   Stream &compute_, &reduce_stream_;

@@ -69,7 +69,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       batches_(plan_, device, settings.micro_steps,
                size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
                transformer_.part()),
-      states_(plan_, device),
+      step_states_(plan_, device),
       workspace_(
           plan_.add(Segment::device, "workspace", "products", DType::uint8, {Matmul::workspace_bytes(device.info())})),
       to_reduce_(device),
@@ -108,7 +108,7 @@ void Trainer::allocate() {
     gradients_->on_reduced(
         [this](Stream& stream, int unit, const Tensor& part) { optimizer_->square_gradients(stream, unit, part); });
   if (scales_) {
-    scales_->prepare(states_.on_device());
+    scales_->prepare(step_states_.on_device());
     require_recipe_runs(settings_.fp8, device_.info(),
                         [&](auto&&... product) { return matmul_->unsupported_reason(product...); });
   }
@@ -137,7 +137,7 @@ void Trainer::enqueue_step(const StepInput& input) {
   if (scales_) scales_->begin_step(input.step);
   if (graph_ && stepped_ && !input.no_graph && is_regular(input.step)) launch_work(form);
   else enqueue_work(form, false);
-  states_.fetch(compute_);
+  step_states_.fetch(compute_);
   stepped_ = true;
   if (graph_ && graph_->empty() && !input.no_graph && is_regular(input.step + 1)) capture_work(form);
 }
@@ -150,8 +150,8 @@ void Trainer::begin_step(const StepInput& input) {
   const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
   state.label_count = is_leader() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
   set_flags(state, input.flags);
-  states_.send(compute_, state);
-  sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
+  step_states_.send(compute_, state);
+  sum_over_ranks_on_device(&step_states_.on_device()->label_count, kSummedAtBegin);
 }
 
 void Trainer::set_flags(StepState& state, const StepFlags& flags) {
@@ -166,18 +166,18 @@ StepFlags Trainer::flags_of(const StepState& state) {
 // Enqueues the work from the batches and the state on the device to the updated weights.
 void Trainer::enqueue_work(StepForm form, bool captured) {
   for (int k = 0; k < form.micro_steps; ++k)
-    transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, states_.on_device(), *gradients_,
-                                  k == 0, k + 1 == form.micro_steps);
+    transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, step_states_.on_device(),
+                                  *gradients_, k == 0, k + 1 == form.micro_steps);
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
-  start_sum_over_ranks(&states_.on_device()->loss_sum, kSummedAtEnd);
+  start_sum_over_ranks(&step_states_.on_device()->loss_sum, kSummedAtEnd);
   if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
   gradients_->finish_step();                 // waits for all that was started on the reduce stream
   if (snapshot_) snapshot_->before_update(compute_);
-  optimizer_->begin_step(parameters_, states_.on_device());
+  optimizer_->begin_step(parameters_, step_states_.on_device());
   if (scales_) scales_->finish_step();
   if (scales_ && !captured) scales_->end_step();
-  optimizer_->step(*gradients_, parameters_, states_.on_device());
+  optimizer_->step(*gradients_, parameters_, step_states_.on_device());
   join();
 }
 
@@ -204,7 +204,7 @@ void Trainer::sum_over_ranks_on_device(Number* numbers, size_t count) {
 }
 
 StepResult Trainer::wait_for_step() {
-  const auto [s, seconds] = states_.wait_for_oldest(communicator_);
+  const auto [s, seconds] = step_states_.wait_for_oldest(communicator_);
   if (scales_) scales_->learn(s);
   updates_ = s.updates;
   StepResult result{};
@@ -236,10 +236,10 @@ Trainer::Search Trainer::search_not_finite(const StepInput& input) {
 StepFlags Trainer::sum_flags(const StepFlags& own) {
   StepState state{};
   set_flags(state, own);
-  states_.send(compute_, state);
-  sum_over_ranks_on_device(&states_.on_device()->label_count, kSummedAtBegin);
-  states_.fetch(compute_);
-  return flags_of(states_.wait_for_oldest(communicator_).state);
+  step_states_.send(compute_, state);
+  sum_over_ranks_on_device(&step_states_.on_device()->label_count, kSummedAtBegin);
+  step_states_.fetch(compute_);
+  return flags_of(step_states_.wait_for_oldest(communicator_).state);
 }
 
 // ---------------------------------------------------------------------------------------------- streams and graphs
@@ -295,7 +295,7 @@ Tuning Trainer::time_products(const StepInput& input) {
     for (Stream* stream : side_streams()) wait_for(*stream);
   });
   enqueue_step(input);
-  states_.wait_for_oldest(communicator_);
+  step_states_.wait_for_oldest(communicator_);
   prepare_graph();
   return matmul_->end_timing();
 }
@@ -309,15 +309,15 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
           "%zu tokens and %zu labels are not sequences of %d tokens", inputs.size(), labels.size(), seq_len);
   const int B = int(inputs.size()) / seq_len;
   StepState state{};
-  states_.send(compute_, state);
+  step_states_.send(compute_, state);
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
           inputs.size());
   batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
                 whole_config_.V);
-  transformer_.forward_loss(batches_.device_batch(), B, seq_len, states_.on_device());
-  states_.fetch(compute_);
+  transformer_.forward_loss(batches_.device_batch(), B, seq_len, step_states_.on_device());
+  step_states_.fetch(compute_);
   const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
-  const StepState end = states_.wait_for_oldest(communicator_).state;
+  const StepState end = step_states_.wait_for_oldest(communicator_).state;
   if (!is_finite_word(end.fp8_not_finite))
     fail_as(ExitCode::not_finite,
             "%s has an infinity or NaN, which FP8 cannot hold\n  --fp8 off shows whether bf16 holds it",
@@ -334,11 +334,11 @@ std::vector<float> Trainer::losses(const std::vector<int32_t>& inputs, const std
 LossSum Trainer::sum_over_ranks(LossSum sum) {
   StepState state{};
   state.loss_sum = sum.nats, state.label_count = sum.labels;
-  states_.send(compute_, state);
-  sum_over_ranks_on_device(&states_.on_device()->loss_sum, 1);
-  sum_over_ranks_on_device(&states_.on_device()->label_count, 1);
-  states_.fetch(compute_);
-  state = states_.wait_for_oldest(communicator_).state;
+  step_states_.send(compute_, state);
+  sum_over_ranks_on_device(&step_states_.on_device()->loss_sum, 1);
+  sum_over_ranks_on_device(&step_states_.on_device()->label_count, 1);
+  step_states_.fetch(compute_);
+  state = step_states_.wait_for_oldest(communicator_).state;
   return {state.loss_sum, state.label_count};
 }
 

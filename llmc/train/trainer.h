@@ -224,7 +224,7 @@ class Trainer {
   Transformer transformer_;
   std::vector<int32_t> sequence_;  // of next_logits
   BatchUploader batches_;
-  StepStateQueue states_;
+  StepStateQueue step_states_;
   PlannedTensor workspace_;
   Event to_reduce_, to_compute_, forked_;
   std::vector<Event> joined_;  // one per side stream

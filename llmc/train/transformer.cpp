@@ -56,7 +56,7 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
   };
   const DType type = settings_.type;
   scratch_.projected = add_rows("projected");
-  scratch_.delta = add_rows("delta");
+  scratch_.mlp_out = add_rows("delta");
   scratch_.dqkv = add("dqkv", type, {N, config_.qkv_width()});
   const Family& family = *config_.family;
   if (family.qk_norm == QkNorm::whole)
@@ -69,9 +69,10 @@ void Transformer::plan_scratch(MemoryPlan& plan) {
   scratch_.dnorm = add_rows("dnorm");
   scratch_.dattention = add("dattention", type, {N, config_.q_width()});
   scratch_.dswiglu = add("dswiglu", type, {N, FF});
-  bool wide = fp8_.bf16_wgrad();
-  for (int layer = 0; layer < config_.L; ++layer) wide = wide || !fp8_.quantizes(layer, Projection::gate_up);
-  if (wide) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
+  bool high_precision = fp8_.bf16_wgrad();
+  for (int layer = 0; layer < config_.L; ++layer)
+    high_precision = high_precision || !fp8_.quantizes(layer, Projection::gate_up);
+  if (high_precision) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
   scratch_.dresidual = add_rows("dresidual");
   scratch_.attention_delta = add("attention delta", DType::fp32, {attention_delta_size(config_, N, context_heads())});
   scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
@@ -250,20 +251,20 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   embed(pass, batch, table);
   pass.show(-1, "the output", activations_.get(0)["x"].rows(0, pass.R));
   if (!config_.tied) parameters_.release(embedding);  // else the head needs it, too
-  const Tensor delta = scratch_.delta->rows(0, pass.R);
+  const Tensor mlp_out = scratch_.mlp_out->rows(0, pass.R);
   Tensor middle;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
     const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
     const Block block(pass, layer, block_tensors(layer), block_scratch());
-    block.forward(middle, delta);
+    block.forward(middle, mlp_out);
     activations_.end_forward(layer, training);
     middle = block.middle();
     parameters_.release(layout_.block_unit(layer));
   }
   holds_head_ = true;
-  make_head(pass, nullptr).forward(middle, delta);  // (N, C)
+  make_head(pass, nullptr).forward(middle, mlp_out);  // (N, C)
 }
 
 // The first block's input (R, C).

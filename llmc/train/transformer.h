@@ -117,7 +117,7 @@ class Transformer {
   TensorObserver tensor_observer_;
 
   struct {
-    PlannedTensor projected, delta, dqkv, rotated, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
+    PlannedTensor projected, mlp_out, dqkv, rotated, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
         attention_delta, norm_partials, vector_partials;
   } scratch_;
   struct {
