@@ -39,7 +39,7 @@ void check_saved(Trainer& trainer, const std::string& name, const Tensors& weigh
     for (const StateKind kind : kStateKinds) {
       std::vector<float> read(shares[unit].count);
       trainer.read_state(kind, int(unit), shares[unit].first, read.size(), read.data());
-      const float* taken = snapshot.read(kind, int(unit), 0, read.size(), buffer);
+      const float* taken = snapshot.read(kind, int(unit), shares[unit], buffer);
       require_same_bits(format("%s: %s of unit %zu in a snapshot", name.c_str(), name_of(kind), unit),
                         {taken, taken + read.size()}, read);
       if (kind != StateKind::weights) continue;

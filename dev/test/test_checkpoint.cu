@@ -9,6 +9,7 @@
 #include "dev/test/tiny_trainer.h"
 #include "dev/test/token_files.h"
 #include "llmc/base/checksum.h"
+#include "llmc/comm/recording_communicator.h"
 #include "llmc/train/checkpointer.h"
 
 namespace fs = std::filesystem;
@@ -16,17 +17,6 @@ namespace fs = std::filesystem;
 namespace {
 
 ModelConfig odd(bool tied) { return tiny({.C = 24, .L = 2, .NH = 3, .NKV = 1, .FF = 20, .V = 37, .tied = tied}); }
-
-// A place in a group, without the group.
-class Place : public Communicator {
- public:
-  Place(int rank, int size) : Communicator(rank, first_ranks(size)) {}
-  std::string description() const override { return "a place"; }
-
- private:
-  std::unique_ptr<Communicator> make_group(const std::vector<int>&, int) override { fail("a place has no others"); }
-  void enqueue(const Work&, const Collective&) override { fail("a place has no others"); }
-};
 
 // The number that stands at an element of a tensor.
 float number_at(StateKind kind, const std::string& tensor, size_t i) {
@@ -39,10 +29,12 @@ Json state_of(int64_t step) { return Json::object().set("step", step); }
 void write_checkpoint(const std::string& path, const ModelConfig& config, int ranks, int shard) {
   const ParameterLayout layout(config, shard);
   for (int rank = 0; rank < ranks; ++rank) {
-    Place gather(rank % shard, shard), replicate(rank / shard, ranks / shard);
-    const Sharding sharding{1, gather, gather, replicate};
+    RecordingCommunicator gather(rank % shard, Communicator::first_ranks(shard)),
+        replicate(rank / shard, Communicator::first_ranks(ranks / shard));
+    const ShardGroup group{gather, gather, replicate};
     CheckpointShare share{rank, ranks, layout, {}, {}};
-    for (int unit = 0; unit < int(layout.units.size()); ++unit) share.units.push_back(sharding.saved(layout, unit));
+    for (const UnitPlacement& p : place_units(layout, 1, group, [](int) { return false; }))
+      share.units.push_back(p.saved);
     std::vector<float> numbers;
     share.read = [&](StateKind kind, int unit, size_t first, size_t count) {
       const std::vector<Slice> pieces = layout.slices(unit, first, count);
@@ -396,7 +388,7 @@ TEST_CASE("a snapshot is of one step, whatever the steps behind it do to the wei
       beside->read_state(kind, int(unit), first, count, then.data());
       training->read_state(kind, int(unit), first, count, now.data());
       std::vector<float> buffer;
-      CHECK(memcmp(snapshot.read(kind, int(unit), 0, count, buffer), then.data(), count * sizeof(float)) == 0);
+      CHECK(memcmp(snapshot.read(kind, int(unit), shares[unit], buffer), then.data(), count * sizeof(float)) == 0);
       compared += count;
       for (size_t i = 0; i < count; ++i) moved += now[i] != then[i];
     }

@@ -27,6 +27,8 @@ struct Mesh {
   // Returns the number of ranks over which ZeRO shards one copy of the state. The ranks that split a sequence shard it
   // too.
   int state_shards() const { return shard_degree * context_degree; }
+  // Returns the ZeRO stage that has an effect: 0 where one rank keeps all of a copy.
+  int effective_stage(int64_t zero_stage) const { return state_shards() > 1 ? int(zero_stage) : 0; }
   int data_rank() const { return replicate_rank * shard_degree + shard_rank; }
 
   int degree(Axis axis) const;

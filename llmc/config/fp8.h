@@ -78,6 +78,10 @@ struct Fp8Settings {
   }
   // True if all products of the block run in FP8.
   bool quantizes_block(int layer) const;
+  // True if a block's weights are gathered as FP8 bytes (fp8_gather.h). A layer of -1 is no block.
+  bool gathers_bytes(int layer) const {
+    return all_gather && per_tensor_scale() && layer >= 0 && quantizes_block(layer);
+  }
   // True if the operands of the weight gradient stay in bf16.
   bool bf16_wgrad() const { return recipe == Fp8Recipe::rowwise_hp_wgrad; }
   // True if each tensor has one scale, and the same in both orientations.

@@ -7,12 +7,12 @@
 #include "llmc/kernels/initialize.h"
 
 Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
-                     const ParameterLayout& layout, const Sharding& sharding, Fp8Scales& scales, int slots,
+                     const ParameterLayout& layout, const Placement& placement, Fp8Scales& scales, int slots,
                      Stream& gather_stream)
     : settings_(settings),
       config_(config),
       layout_(layout),
-      sharding_(sharding),
+      placement_(placement),
       scales_(scales),
       gather_stream_(gather_stream),
       slots_(slots),
@@ -24,7 +24,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
     if (t.other >= 0) ++vectors, widest = std::max(widest, t.size());
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots, block.size});
-  if (sharding.stage.shards_weights())
+  if (placement.front().needs_slot())
     own_ =
         plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {config.L, part_size_});
   spread_ = plan.add(Segment::symmetric, "gathered", "norms and biases on their way", DType::fp32,
@@ -32,7 +32,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   vectors_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, {config.L, vectors, widest});
   size_t count = 0;
   for (int layer = 0; layer < config.L; ++layer)
-    if (takes(layer)) for_projection_slices(layer, [&](Projection, size_t, size_t) { ++count; });
+    if (placed(layer).in_bytes) for_projection_slices(layer, [&](Projection, size_t, size_t) { ++count; });
   if (count)
     stretches_on_device_ = plan.add_array<WeightSlice>(Segment::device, "FP8 weights", "table of stretches", count);
   rows_on_device_ =
@@ -44,7 +44,7 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
   rows_.assign(rows_on_device_.count(), {nullptr, 0, 0});
   for (int layer = 0; layer < config_.L; ++layer) {
     first_stretch_.push_back(int(stretches_.size()));
-    if (!takes(layer)) continue;
+    if (!placed(layer).in_bytes) continue;
     const bf16* weights = own(layer).as<bf16>();
     uint8_t* bytes = own_bytes(layer).as<uint8_t>();
     for_projection_slices(layer, [&](Projection projection, size_t at, size_t count) {
@@ -53,7 +53,7 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
                             number, nonfinite_code(number)});
     });
     const int unit = layout_.block_unit(layer);
-    for (const Slice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_))
+    for (const Slice& piece : layout_.slices(unit, placed(layer).own.first, part_size_))
       if (piece.tensor->other >= 0)
         rows_[size_t(layer) * size_t(vectors_->shape[2]) + size_t(piece.tensor->other)] = {weights + piece.at,
                                                                                            piece.first, piece.count};
@@ -75,14 +75,14 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
 // and 2 keep whole blocks, so the part lies in its place there.
 Tensor Fp8Gather::own_bytes(int layer) const {
   if (own_) return own_->at(layer);
-  return gathered(layer).elements(sharding_.shard_begin(layout_, layout_.block_unit(layer)), part_size_);
+  return gathered(layer).elements(placed(layer).own.first, part_size_);
 }
 
 // Tensors of one product lie one behind the other, and only the first is sure to be aligned. So they form one range.
 template <class F>
 void Fp8Gather::for_projection_slices(int layer, F&& f) const {
   const int unit = layout_.block_unit(layer);
-  const std::vector<Slice> pieces = layout_.slices(unit, sharding_.shard_begin(layout_, unit), part_size_);
+  const std::vector<Slice> pieces = layout_.slices(unit, placed(layer).own.first, part_size_);
   for (const Projection projection : kEachProjection) {
     size_t begin = 0, end = 0;
     for (const Slice& piece : pieces) {
@@ -107,7 +107,7 @@ void Fp8Gather::find_scales(int first, int count) {
     clear(gather_stream_, amax);
     if (slices(first, count).count) weight_amax(gather_stream_, slices(first, count));
   }
-  sharding_.all_reduce_max(gather_stream_, amax);
+  placement_.front().group->all_reduce_max(gather_stream_, amax);
 }
 
 void Fp8Gather::quantize(int first, int count) {
@@ -138,12 +138,12 @@ void Fp8Gather::gather(int layer) {
     quantize(layer, 1);
   }
   if (!vectors_gathered_) gather_vectors();
-  sharding_.gather.all_gather(gather_stream_, gathered(layer), own_bytes(layer));
+  placed(layer).group->gather.all_gather(gather_stream_, gathered(layer), own_bytes(layer));
 }
 
 void Fp8Gather::gather_vectors() {
   scatter_rows(gather_stream_, spread_->first({row_table_.count, spread_->columns()}), row_table_);
-  sharding_.gather.all_reduce_sum(gather_stream_, spread_);
+  placement_.front().group->gather.all_reduce_sum(gather_stream_, spread_);
   cast(gather_stream_, vectors_, spread_);
   vectors_gathered_ = true;
 }

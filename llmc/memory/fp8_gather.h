@@ -16,24 +16,18 @@
 
 #include "llmc/kernels/quantize_weights.h"
 #include "llmc/memory/fp8_scales.h"
+#include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
-#include "llmc/memory/sharding.h"
 
 class Fp8Gather {
  public:
   // Gathered blocks use slots 0 .. slots-1 in turn.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, const ParameterLayout& layout,
-            const Sharding& sharding, Fp8Scales& scales, int slots, Stream& gather_stream);
+            const Placement& placement, Fp8Scales& scales, int slots, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProjectionCount), in symmetric memory,
   // holds the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
   void prepare(const Tensor& weight_amax, const std::function<Tensor(int layer)>& own);
-
-  static bool takes(const Fp8Settings& settings, const Sharding& sharding, int layer) {
-    return settings.all_gather && settings.per_tensor_scale() && sharding.stage.shards_state() && layer >= 0 &&
-           settings.quantizes_block(layer);
-  }
-  bool takes(int layer) const { return takes(settings_, sharding_, layer); }
 
   // Call this after the weights have changed. `amax_ready`: the amaxes of this rank's parts are in `weight_amax`.
   void updated(bool amax_ready);
@@ -46,6 +40,7 @@ class Fp8Gather {
   Tensor vectors(int layer) const { return vectors_->at(layer); }
 
  private:
+  const UnitPlacement& placed(int layer) const { return placement_[size_t(layout_.block_unit(layer))]; }
   Tensor own_bytes(int layer) const;
   // Returns the ranges of blocks first .. first+count-1.
   WeightSlices slices(int first, int count) const;
@@ -60,7 +55,7 @@ class Fp8Gather {
   const Fp8Settings& settings_;
   const ModelConfig& config_;
   const ParameterLayout& layout_;
-  const Sharding sharding_;
+  const Placement& placement_;
   Fp8Scales& scales_;
   Stream& gather_stream_;
   const int slots_;

@@ -6,18 +6,20 @@
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
-GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied,
+GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, bool tied,
                              DType travels_as, Device& device, Stream& compute, Stream& reduce_stream,
                              HostStreams* host)
     : layout_(layout),
-      sharding_(sharding),
+      placement_(placement),
+      group_(*placement.front().group),
+      sums_each_(placement.front().reduces_each_micro_batch()),
+      shards_(placement, &UnitPlacement::gradients),
       tied_(tied),
       compute_(compute),
       reduce_stream_(reduce_stream),
       host_(host),
       gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
-                          sharded() ? "gradients, a part" : "gradients", DType::fp32,
-                          {sharded() ? sharding.size(layout) : layout.size})),
+                          sums_each_ ? "gradients, a part" : "gradients", DType::fp32, {shards_.size()})),
       reduced_(device),
       sums_loaded_(device),
       sums_free_(device),
@@ -28,9 +30,9 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
     largest = std::max(largest, layout.units[size_t(unit)].size);
     largest_part = std::max(largest_part, layout.part_size(unit));
   }
-  if (travels_as == DType::bf16 && sharding.degree() > 1)
+  if (travels_as == DType::bf16 && group_.degree() > 1)
     rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {largest});
-  if (host && sharded())
+  if (host && sums_each_)
     sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {largest_part});
   if (!has_slots()) return;
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
@@ -49,26 +51,23 @@ int GradientStore::slot_of(int unit) const {
 }
 
 Tensor GradientStore::whole(int unit) const {
-  const Unit& u = layout_.units[size_t(unit)];
-  return has_slots() ? slots_[size_t(slot_of(unit))]->elements(0, u.size) : gradients_->elements(u.offset, u.size);
+  const Shard& all = placement_[size_t(unit)].whole;
+  return has_slots() ? slots_[size_t(slot_of(unit))]->elements(0, all.count) : shards_.view(gradients_, unit, all);
 }
 
 Tensor GradientStore::part(int unit) const {
-  return whole(unit).elements(sharding_.shard_begin(layout_, unit), layout_.part_size(unit));
+  const Shard& own = placement_[size_t(unit)].own;
+  return whole(unit).elements(own.first, own.count);
 }
 
 Tensor GradientStore::kept(int unit) const {
-  const Unit& u = layout_.units[size_t(unit)];
-  return sharded() ? gradients_->elements(sharding_.offset(layout_, unit), layout_.part_size(unit))
-                   : gradients_->elements(u.offset, u.size);
+  return shards_.view(gradients_, unit, placement_[size_t(unit)].gradients);
 }
 
 Tensor GradientStore::reduced_shard(int first_unit, int units) const {
   size_t count = 0;
-  for (int unit = first_unit; unit < first_unit + units; ++unit) count += sharding_.count(layout_, unit);
-  const size_t at = sharded() ? sharding_.offset(layout_, first_unit)
-                              : layout_.units[size_t(first_unit)].offset + sharding_.first(layout_, first_unit);
-  return gradients_->elements(at, count);
+  for (int unit = first_unit; unit < first_unit + units; ++unit) count += placement_[size_t(unit)].state.count;
+  return gradients_->elements(shards_.at(first_unit, placement_[size_t(first_unit)].state), count);
 }
 
 void GradientStore::begin_micro_step(bool first, bool last) {
@@ -100,7 +99,7 @@ void GradientStore::fetch(int unit) {
 
 Tensor GradientStore::begin(int unit) {
   if (has_slots()) compute_.wait(slot_free_[size_t(slot_of(unit))]);
-  if (sharded() || first_) {
+  if (sums_each_ || first_) {
     clear_added(unit);
   } else if (host_) {
     if (fetched_ < 0) fetch(unit);
@@ -128,10 +127,10 @@ void GradientStore::clear_added(int unit) {
 }
 
 void GradientStore::sum_whole(const Tensor& whole) {
-  if (!rounded_) return sharding_.reduce.all_reduce_sum(reduce_stream_, whole);
+  if (!rounded_) return group_.reduce.all_reduce_sum(reduce_stream_, whole);
   const Tensor rounded = rounded_->elements(0, whole.size());
   cast(reduce_stream_, rounded, whole);
-  sharding_.reduce.all_reduce_sum(reduce_stream_, rounded);
+  group_.reduce.all_reduce_sum(reduce_stream_, rounded);
   accumulate(reduce_stream_, whole, rounded, false);
 }
 
@@ -139,31 +138,31 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
   const Tensor all = whole(unit), own = part(unit);
   if (rounded_) {
     const Tensor rounded = rounded_->elements(0, all.size());
-    const Tensor own_rounded = rounded.elements(sharding_.shard_begin(layout_, unit), own.size());
+    const Tensor own_rounded = rounded.elements(placement_[size_t(unit)].own.first, own.size());
     cast(reduce_stream_, rounded, all);
-    sharding_.reduce.reduce_scatter_sum(reduce_stream_, own_rounded, rounded);
+    group_.reduce.reduce_scatter_sum(reduce_stream_, own_rounded, rounded);
     accumulate(reduce_stream_, sums, own_rounded, add);
   } else if (add) {
-    sharding_.reduce.reduce_scatter_sum(reduce_stream_, own, all);
+    group_.reduce.reduce_scatter_sum(reduce_stream_, own, all);
     accumulate(reduce_stream_, sums, own);
   } else {
-    sharding_.reduce.reduce_scatter_sum(reduce_stream_, sums, all);
+    group_.reduce.reduce_scatter_sum(reduce_stream_, sums, all);
   }
 }
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
-  if (!sharding_.tp_reduce) return;
+  if (!group_.tp_reduce) return;
   const std::vector<Slice> pieces = layout_.slices(unit, first, size_t(sums.size()));
-  for (Communicator* copies : {sharding_.tp_reduce, sharding_.kv_replicas})
+  for (Communicator* copies : {group_.tp_reduce, group_.kv_replicas})
     copies->group([&] {
       for (const Slice& piece : pieces)
-        if (sharding_.copies(*piece.tensor) == copies)
+        if (group_.replicas(*piece.tensor) == copies)
           copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
     });
 }
 
 void GradientStore::reduce(int unit) {
-  if (sharded()) reduce_part(unit);
+  if (sums_each_) reduce_part(unit);
   else reduce_whole(unit);
 }
 
@@ -178,25 +177,26 @@ void GradientStore::send(int unit, Stream& after, const Tensor& to, const Tensor
 // Stages 0 and 1: micro-batches add up on this rank. After the last one the sums are reduced over the ranks.
 void GradientStore::reduce_whole(int unit) {
   const Tensor all = whole(unit), own = part(unit);
-  const size_t first = sharding_.shard_begin(layout_, unit);
+  const size_t first = placement_[size_t(unit)].own.first;
   const bool over_ranks = last_ && sums_over_ranks();
   Stream& stream = over_ranks ? reduce_stream_ : compute_;
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
     reduce_stream_.wait(computed_[size_t(unit)]);
-    if (sharding_.stage.shards_state()) {
+    if (placement_[size_t(unit)].weights_go_stale()) {
       sum_part(unit, own, false);
-      sharding_.replicate.all_reduce_sum(reduce_stream_, own);
+      group_.replicate.all_reduce_sum(reduce_stream_, own);
       sum_copies(unit, own, first);
     } else {
       sum_whole(all);
-      sharding_.replicate.all_reduce_sum(reduce_stream_, all);
+      group_.replicate.all_reduce_sum(reduce_stream_, all);
       sum_copies(unit, all, 0);
     }
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && sharding_.stage.shards_state()) send(unit, stream, kept(unit).elements(first, own.size()), own);
+  if (last_ && placement_[size_t(unit)].weights_go_stale())
+    send(unit, stream, kept(unit).elements(first, own.size()), own);
   else send(unit, stream, kept(unit), all);
 }
 
@@ -209,8 +209,8 @@ void GradientStore::reduce_part(int unit) {
   if (host_ && !first_) reduce_stream_.wait(sums_loaded_);
   sum_part(unit, sums, !first_);
   if (!host_) slot_free_[size_t(slot_of(unit))].record(reduce_stream_);
-  if (last_) sharding_.replicate.all_reduce_sum(reduce_stream_, sums);
-  if (last_) sum_copies(unit, sums, sharding_.shard_begin(layout_, unit));
+  if (last_) group_.replicate.all_reduce_sum(reduce_stream_, sums);
+  if (last_) sum_copies(unit, sums, placement_[size_t(unit)].own.first);
   if (last_ && on_reduced_) on_reduced_(reduce_stream_, unit, sums);
   if (!host_) return;
   send(unit, reduce_stream_, kept(unit), sums);

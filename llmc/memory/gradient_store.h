@@ -18,14 +18,14 @@
 #include <vector>
 
 #include "llmc/memory/host_streams.h"
+#include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/sharding.h"
 
 class GradientStore {
  public:
   // `host`: null if gradients stay on the device.
-  GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, bool tied, DType travels_as,
-                Device& device, Stream& compute, Stream& reduce_stream, HostStreams* host);
+  GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, bool tied,
+                DType travels_as, Device& device, Stream& compute, Stream& reduce_stream, HostStreams* host);
   // Called once per unit and step, when this rank's shard of the reduced gradients is final. Work that the callback
   // enqueues on `stream` sees these sums.
   using Reduced = std::function<void(Stream& stream, int unit, const Tensor& part)>;
@@ -35,7 +35,7 @@ class GradientStore {
   void begin_micro_step(bool first, bool last);
   // True if the gradients of matrices are added to what is there; otherwise they are set. Those of norms and of the
   // embedding are always added.
-  bool accumulates() const { return !sharded() && !first_; }
+  bool accumulates() const { return !sums_each_ && !first_; }
   // Call this before the unit's backward is enqueued: it clears the gradients that kernels only add to. Returns the
   // whole unit.
   Tensor begin(int unit);
@@ -48,14 +48,13 @@ class GradientStore {
   // amaxes, which travel there too.
   void finish_step();
 
-  // Call this after finish_step. Returns the sums that this rank updates, those of `units` units whose sums lie one
-  // behind the other: sharding.count() elements each. They are on the host if they are offloaded.
+  // Call this after finish_step. Returns the sums that this rank updates, UnitPlacement::state of `units` contiguous
+  // units. They are on the host if they are offloaded.
   Tensor reduced_shard(int first_unit, int units = 1) const;
   // Between steps: returns a buffer for a whole unit on this rank. Its gradients are lost.
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:
-  bool sharded() const { return sharding_.stage.shards_gradients(); }
   int slot_of(int unit) const;
   // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
   // part of the sum, or adds the part to `sums`.
@@ -68,10 +67,8 @@ class GradientStore {
   Tensor part(int unit) const;
   // The memory in which the unit's gradients, or this rank's part of them, are kept.
   Tensor kept(int unit) const;
-  bool has_slots() const { return sharded() || host_; }
-  bool sums_over_ranks() const {
-    return sharding_.degree() > 1 || sharding_.replicate.size() > 1 || sharding_.tp_reduce;
-  }
+  bool has_slots() const { return sums_each_ || host_; }
+  bool sums_over_ranks() const { return group_.degree() > 1 || group_.replicate.size() > 1 || group_.tp_reduce; }
   void clear_added(int unit);
   void reduce_whole(int unit);
   void reduce_part(int unit);
@@ -81,7 +78,10 @@ class GradientStore {
   int next_unit(int unit) const;
 
   const ParameterLayout& layout_;
-  const Sharding sharding_;
+  const Placement& placement_;
+  const ShardGroup& group_;
+  const bool sums_each_;     // stages 2 and 3: each micro-batch is summed over the ranks
+  const FlatShards shards_;  // in gradients_
   const bool tied_;
   Stream &compute_, &reduce_stream_;
   HostStreams* host_;

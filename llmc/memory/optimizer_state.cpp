@@ -17,11 +17,11 @@ constexpr const char* kNames[] = {"master weights", "first moments", "second mom
 
 }  // namespace
 
-OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding,
+OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement,
                                const StateSettings& settings, const ParameterStore& parameters, bool moments,
                                Device& device, Stream& compute, HostStreams* host)
-    : layout_(layout),
-      sharding_(sharding),
+    : placement_(placement),
+      shards_(placement, &UnitPlacement::state),
       settings_(settings),
       master_type_(parameters.type() == DType::fp32 ? DType::fp32 : settings.master),
       compute_(compute),
@@ -30,15 +30,15 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   REQUIRE(!settings.in_pieces() || host, "an offloaded state needs streams on which it travels");
   REQUIRE(settings.piece > 0 && settings.piece % 128 == 0, "pieces of %zu elements: expected a multiple of 128",
           settings.piece);
-  const size_t total = sharding.size(layout);
   size_t largest_unit = 0, largest_piece = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
-    largest_unit = std::max(largest_unit, sharding.count(layout, unit));
-    for (const Slice& piece : layout.slices(unit, sharding.first(layout, unit), sharding.count(layout, unit)))
+    const Shard& shard = placement[size_t(unit)].state;
+    largest_unit = std::max(largest_unit, shard.count);
+    for (const Slice& piece : layout.slices(unit, shard.first, shard.count))
       largest_piece = std::max(largest_piece, piece.count);
   }
   // A call of update() covers all of the state, or one unit: see Optimizer.
-  piece_ = std::min(settings.piece, sharding.units_contiguous() ? total : largest_unit);
+  piece_ = std::min(settings.piece, updates_contiguous(placement) ? shards_.size() : largest_unit);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
     const bool is_kept =
@@ -47,8 +47,8 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     stages = stages || is_offloaded || (type(kind) == DType::bf16 && (is_kept || kind == StateKind::weights));
     narrows = narrows || (is_offloaded && type(kind) == DType::bf16);
     if (!is_kept) continue;
-    kept_[int(kind)] =
-        plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)], type(kind), {total});
+    kept_[int(kind)] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)],
+                                type(kind), {shards_.size()});
     if (is_offloaded)
       slots_[int(kind)] = plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, piece_});
   }
@@ -63,9 +63,9 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   if (narrows) narrow_ = plan.add(Segment::device, "scratch", "optimizer state as bf16", DType::bf16, {staged});
 }
 
-Tensor OptimizerState::view(StateKind kind, int unit) const {
-  if (kind == StateKind::weights && !has_master()) return parameters_.local_shard(unit);
-  return kept(kind).elements(sharding_.offset(layout_, unit), sharding_.count(layout_, unit));
+Tensor OptimizerState::view(StateKind kind, int unit, const Shard& shard) const {
+  if (kind == StateKind::weights && !has_master()) return parameters_.kept(unit, shard);
+  return shards_.view(kept(kind), unit, shard);
 }
 
 void OptimizerState::widen(const Tensor& to, const Tensor& from, bool from_host) {
@@ -82,8 +82,8 @@ void OptimizerState::narrow(const Tensor& to, const Tensor& from, bool to_host) 
   if (to_host) copy(compute_, to, here);
 }
 
-void OptimizerState::set(StateKind kind, int unit, size_t at, size_t count, const Fill& fill) {
-  const Tensor target = view(kind, unit).elements(at, count);
+void OptimizerState::set(StateKind kind, int unit, const Shard& shard, const Fill& fill) {
+  const Tensor target = view(kind, unit, shard);
   if (is_plain(kind)) return fill(target, 0);
   for (int64_t done = 0, n; done < target.size(); done += n) {
     n = std::min(staged_->size(), target.size() - done);
@@ -104,9 +104,9 @@ void OptimizerState::get(StateKind kind, int unit, const Use& use) {
   }
 }
 
-void OptimizerState::read(StateKind kind, int unit, size_t at, size_t count, float* to) {
-  const Tensor source = view(kind, unit).elements(at, count);
-  std::vector<bf16> narrow(source.type == DType::bf16 ? count : 0);
+void OptimizerState::read(StateKind kind, int unit, const Shard& shard, float* to) {
+  const Tensor source = view(kind, unit, shard);
+  std::vector<bf16> narrow(source.type == DType::bf16 ? shard.count : 0);
   copy(compute_, narrow.empty() ? Tensor(to, {source.size()}) : Tensor(narrow.data(), {source.size()}), source);
   compute_.synchronize();
   for (size_t i = 0; i < narrow.size(); ++i) to[i] = to_float(narrow[i]);
@@ -117,7 +117,8 @@ void OptimizerState::begin_update() {
   for (const Event& left : stored_) host_->in.wait(left);
 }
 
-void OptimizerState::update(size_t at, const Tensor& gradients, const Update& f) {
+void OptimizerState::update(int first_unit, const Tensor& gradients, const Update& f) {
+  const size_t at = shards_.at(first_unit, placement_[size_t(first_unit)].state);
   if (settings_.in_pieces()) return update_in_pieces(at, gradients, f);
   const auto part = [&](StateKind kind) { return kept(kind).elements(at, gradients.size()); };
   f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), gradients, 0});

@@ -13,8 +13,8 @@
 #include "llmc/device/number.h"
 #include "llmc/memory/host_streams.h"
 #include "llmc/memory/parameter_store.h"
+#include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/sharding.h"
 
 // The numbers that a training keeps for each weight.
 enum class StateKind { weights, first_moments, second_moments };
@@ -32,7 +32,7 @@ class OptimizerState {
  public:
   // `parameters` hold the products' weights. `moments`: false if nothing is trained. `host`: needed if something is
   // offloaded.
-  OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding,
+  OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement,
                  const StateSettings& settings, const ParameterStore& parameters, bool moments, Device& device,
                  Stream& compute, HostStreams* host);
 
@@ -41,31 +41,32 @@ class OptimizerState {
   bool rounds() const { return type(StateKind::weights) == DType::bf16 || settings_.moments == DType::bf16; }
   // True if numbers of this kind lie in memory of the host.
   bool on_host(StateKind kind) const { return bool(slots_[int(kind)]); }
-  // Returns the unit's elements that this rank updates, (sharding.count()). Compute may read them between steps: each
-  // step ends when all copies to the host have joined the compute stream.
-  Tensor view(StateKind kind, int unit) const;
+  // Returns the unit's elements that this rank updates, UnitPlacement::state, or a shard of them. Compute may read them
+  // between steps: each step ends when all copies to the host have joined the compute stream.
+  Tensor view(StateKind kind, int unit) const { return view(kind, unit, placement_[size_t(unit)].state); }
+  Tensor view(StateKind kind, int unit, const Shard& shard) const;
 
-  // Sets elements at .. at+count-1 of the unit's part that this rank updates. `fill` must enqueue work that writes
-  // to.size() of these elements, beginning with number `first`, into `to` (fp32, on the device).
+  // Sets a shard of what this rank updates. `fill` must enqueue work that writes to.size() elements of the shard,
+  // beginning with number `first`, into `to` (fp32, on the device).
   using Fill = std::function<void(const Tensor& to, size_t first)>;
-  void set(StateKind kind, int unit, size_t at, size_t count, const Fill& fill);
+  void set(StateKind kind, int unit, const Shard& shard, const Fill& fill);
   // Calls `use` with all of that part as fp32 numbers on the device, one stretch after the other.
   using Use = std::function<void(const Tensor& from, size_t first)>;
   void get(StateKind kind, int unit, const Use& use);
-  // Copies elements at .. at+count-1 to the host as fp32, and waits for them.
-  void read(StateKind kind, int unit, size_t at, size_t count, float* to);
+  // Copies a shard to the host as fp32, and waits for it.
+  void read(StateKind kind, int unit, const Shard& shard, float* to);
 
   // Call this before an update of all the state.
   void begin_update();
-  // Calls `f` with stretches of the state from element `at` on (Sharding::at), as many elements as `gradients` has. A
-  // stretch and its gradients are on the device while the work that f enqueues on compute reads and writes them.
+  // Calls `f` with chunks of the state from the first element of `first_unit` on, as many elements as `gradients` has.
+  // A stretch and its gradients are on the device while the work that f enqueues on compute reads and writes them.
   // `first` is the stretch's first element, counted from `at`. `master` is absent if there is no master copy.
   struct Stretch {
     Tensor master, m, v, gradients;
     size_t first;
   };
   using Update = std::function<void(const Stretch&)>;
-  void update(size_t at, const Tensor& gradients, const Update& f);
+  void update(int first_unit, const Tensor& gradients, const Update& f);
 
  private:
   const Tensor& kept(StateKind kind) const { return kept_[int(kind)]; }
@@ -76,8 +77,8 @@ class OptimizerState {
   bool is_plain(StateKind kind) const { return type(kind) == DType::fp32 && !on_host(kind); }
 
   static constexpr size_t kStaged = size_t(1) << 18;  // elements
-  const ParameterLayout& layout_;
-  const Sharding sharding_;
+  const Placement& placement_;
+  const FlatShards shards_;
   const StateSettings settings_;
   const DType master_type_;
   Stream& compute_;

@@ -6,10 +6,11 @@
 #include "llmc/device/number.h"
 
 ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& config, const ParameterLayout& layout,
-                               const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
-                               Device& device, Stream& compute, Stream& gather_stream)
+                               const Placement& placement, const Fp8Settings& fp8, Fp8Scales* scales,
+                               int blocks_at_once, Device& device, Stream& compute, Stream& gather_stream)
     : layout_(layout),
-      sharding_(sharding),
+      placement_(placement),
+      shards_(placement, &UnitPlacement::weights),
       tied_(config.tied),
       blocks_at_once_(blocks_at_once),
       compute_(compute),
@@ -20,9 +21,10 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& 
       computed_(device),
       agreed_(device),
       quantized_now_(layout.units.size(), false) {
-  const bool whole = !sharding.stage.shards_weights();
+  // The embedding is never gathered as FP8 bytes, so it shows whether whole weights are kept.
+  const bool whole = !placement.front().needs_slot();
   const int block_slots = whole ? config.L : blocks_at_once;
-  const auto gathered = [&](int layer) { return Fp8Gather::takes(fp8, sharding, layer); };
+  const auto gathered = [&](int layer) { return in_bytes(layout.block_unit(layer)); };
   if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
   bool any_gathered = false;
   for (int layer = 0; layer < config.L; ++layer) {
@@ -34,14 +36,9 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& 
   if (scales && fp8.per_tensor_scale())
     weight_amax_ =
         plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProjectionCount});
-  if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, sharding, *scales, block_slots, gather_stream);
-  size_t size = 0;
-  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
-    weights_at_.push_back(size);
-    size += whole && !travels_in_fp8(unit) ? layout.units[size_t(unit)].size : sharding.count(layout, unit);
-    gathered_.emplace_back(device);
-  }
-  weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {size});
+  if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, placement, *scales, block_slots, gather_stream);
+  for (size_t unit = 0; unit < layout.units.size(); ++unit) gathered_.emplace_back(device);
+  weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {shards_.size()});
   if (!whole) plan_slots(plan, device);
 }
 
@@ -49,7 +46,7 @@ void ParameterStore::plan_slots(MemoryPlan& plan, Device& device) {
   const int slots = 1 + std::max(slot_of(layout_.embedding_unit()), slot_of(layout_.head_unit()));
   std::vector<size_t> sizes(size_t(slots), 0);
   for (int unit = 0; unit < int(layout_.units.size()); ++unit)
-    if (!travels_in_fp8(unit))
+    if (!in_bytes(unit))
       sizes[size_t(slot_of(unit))] = std::max(sizes[size_t(slot_of(unit))], layout_.units[size_t(unit)].size);
   for (size_t size : sizes)
     slots_.push_back(
@@ -64,7 +61,7 @@ void ParameterStore::prepare() {
   if (quantized_)
     quantized_->prepare(compute_, weight_amax_, [&](int layer) {
       const int unit = layout_.block_unit(layer);
-      return travels_in_fp8(unit) ? fp8_gather_->gathered(layer) : whole(unit);
+      return in_bytes(unit) ? fp8_gather_->gathered(layer) : whole(unit);
     });
 }
 
@@ -75,17 +72,14 @@ int ParameterStore::slot_of(int unit) const {
 }
 
 Tensor ParameterStore::local_shard(int first_unit, int units) const {
-  const bool whole_here = !sharding_.stage.shards_weights() && !travels_in_fp8(first_unit);
   size_t count = 0;
-  for (int unit = first_unit; unit < first_unit + units; ++unit) count += sharding_.count(layout_, unit);
-  return weights_->elements(weights_at_[size_t(first_unit)] + (whole_here ? sharding_.first(layout_, first_unit) : 0),
-                            count);
+  for (int unit = first_unit; unit < first_unit + units; ++unit) count += placement_[size_t(unit)].state.count;
+  return weights_->elements(shards_.at(first_unit, placement_[size_t(first_unit)].state), count);
 }
 
 Tensor ParameterStore::whole(int unit) const {
-  const size_t size = layout_.units[size_t(unit)].size;
-  return sharding_.stage.shards_weights() ? slots_[size_t(slot_of(unit))].weights->elements(0, size)
-                                          : weights_->elements(weights_at_[size_t(unit)], size);
+  const UnitPlacement& p = placement_[size_t(unit)];
+  return p.needs_slot() ? slots_[size_t(slot_of(unit))].weights->elements(0, p.whole.count) : kept(unit, p.whole);
 }
 
 void ParameterStore::changed() {
@@ -99,22 +93,25 @@ void ParameterStore::changed() {
 void ParameterStore::updated(bool amax_ready) {
   changed();
   amax_ready_ = amax_ready;
-  if (!sharding_.stage.shards_state() && amax_ready) all_reduce_max(weight_amax_);
-  if (!sharding_.stage.shards_state()) return;
+  if (!placement_.front().weights_go_stale()) {
+    if (amax_ready) all_reduce_max(weight_amax_);
+    return;
+  }
   updated_.record(compute_);
   const bool compare = amax_ready && any_in_bf16_;
   if (!compare && !fp8_gather_) return;
   gather_stream_.wait(updated_);
   awaited_update_ = true;
-  if (compare) sharding_.all_reduce_max(gather_stream_, weight_amax_);
+  if (compare) placement_.front().group->all_reduce_max(gather_stream_, weight_amax_);
   if (fp8_gather_) fp8_gather_->updated(amax_ready);
 }
 
 void ParameterStore::gather(int unit) {
   REQUIRE(!in_use_.at(size_t(unit)), "unit %d of the model is gathered again before it was released", unit);
   in_use_[size_t(unit)] = true;
-  if (!sharding_.stage.shards_state() || (!sharding_.stage.shards_weights() && awaited_[size_t(unit)])) return;
-  if (sharding_.stage.shards_weights()) {
+  const UnitPlacement& p = placement_[size_t(unit)];
+  if (!p.weights_go_stale() || (slots_.empty() && awaited_[size_t(unit)])) return;
+  if (!slots_.empty()) {
     Slot& slot = slots_[size_t(slot_of(unit))];
     if (slot.unit == unit) return;
     REQUIRE(slot.unit < 0 || !in_use_[size_t(slot.unit)],
@@ -125,17 +122,18 @@ void ParameterStore::gather(int unit) {
   }
   if (!awaited_update_) gather_stream_.wait(updated_);
   awaited_update_ = true;
-  if (travels_in_fp8(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
-  else sharding_.gather.all_gather(gather_stream_, whole(unit), local_shard(unit));
+  if (in_bytes(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
+  else p.group->gather.all_gather(gather_stream_, whole(unit), local_shard(unit));
   gathered_[size_t(unit)].record(gather_stream_);
   awaited_[size_t(unit)] = false;
 }
 
 void ParameterStore::all_reduce_max(const Tensor& numbers) {
-  if (!sharding_.tp_gather) return;
+  Communicator* const ranks = placement_.front().group->tp_gather;
+  if (!ranks) return;
   computed_.record(compute_);
   gather_stream_.wait(computed_);
-  sharding_.tp_gather->all_reduce_max(gather_stream_, numbers);
+  ranks->all_reduce_max(gather_stream_, numbers);
   agreed_.record(gather_stream_);
   compute_.wait(agreed_);
 }
@@ -143,7 +141,7 @@ void ParameterStore::all_reduce_max(const Tensor& numbers) {
 // The compute stream waits only once for each gather of a unit.
 void ParameterStore::await(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
-  if (!sharding_.stage.shards_state() || awaited_[size_t(unit)]) return;
+  if (!placement_[size_t(unit)].weights_go_stale() || awaited_[size_t(unit)]) return;
   compute_.wait(gathered_[size_t(unit)]);
   awaited_[size_t(unit)] = true;
 }
@@ -155,12 +153,12 @@ UnitTensors ParameterStore::get(int unit) {
     quantized_->make(compute_, layer, amax_ready_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
     quantized_now_[size_t(unit)] = true;
   }
-  if (travels_in_fp8(unit)) return {layout_, unit, {}, fp8_gather_->vectors(layer)};
+  if (in_bytes(unit)) return {layout_, unit, {}, fp8_gather_->vectors(layer)};
   return {layout_, unit, whole(unit)};
 }
 
 void ParameterStore::release(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "unit %d of the model is released, and nobody gathered it", unit);
   in_use_[size_t(unit)] = false;
-  if (sharding_.stage.shards_weights()) slots_[size_t(slot_of(unit))].released.record(compute_);
+  if (!slots_.empty()) slots_[size_t(slot_of(unit))].released.record(compute_);
 }

@@ -16,15 +16,15 @@
 
 #include "llmc/config/parameters.h"
 #include "llmc/memory/fp8_gather.h"
+#include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
-#include "llmc/memory/sharding.h"
 
 class ParameterStore {
  public:
   // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none.
   ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& config, const ParameterLayout& layout,
-                 const Sharding& sharding, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
+                 const Placement& placement, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
                  Device& device, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables of FP8 products.
   void prepare();
@@ -40,8 +40,10 @@ class ParameterStore {
   }
   void release(int unit);
 
-  // Returns the weights that the optimizer writes and the next step uses, those of `units` units that lie one behind
-  // the other: sharding.count() elements each.
+  // Returns a shard of a unit, which this rank must keep.
+  Tensor kept(int unit, const Shard& shard) const { return shards_.view(weights_, unit, shard); }
+  // Returns the weights that the optimizer writes and the next step uses, UnitPlacement::state of `units` contiguous
+  // units.
   Tensor local_shard(int first_unit, int units = 1) const;
   // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of this rank's weights. The caller
   // clears it first. Absent if the amaxes are not needed.
@@ -65,17 +67,17 @@ class ParameterStore {
   void await(int unit);
   // numbers = the maximum over the ranks of a tensor-parallel group. Compute waits for it.
   void all_reduce_max(const Tensor& numbers);
-  bool travels_in_fp8(int unit) const { return fp8_gather_ && fp8_gather_->takes(layout_.units[size_t(unit)].layer); }
+  bool in_bytes(int unit) const { return placement_[size_t(unit)].in_bytes; }
   void plan_slots(MemoryPlan& plan, Device& device);
 
   const ParameterLayout& layout_;
-  const Sharding sharding_;
+  const Placement& placement_;
+  const FlatShards shards_;  // in weights_
   const bool tied_;
   const int blocks_at_once_;
   Stream &compute_, &gather_stream_;
-  PlannedTensor weights_;           // whole units in stages 0 to 2, unless they travel in FP8; else parts
-  std::vector<size_t> weights_at_;  // for each unit: where it lies in weights_
-  std::vector<Slot> slots_;
+  PlannedTensor weights_;
+  std::vector<Slot> slots_;      // of units whose whole weights are not kept; none in stages 0 to 2
   std::vector<bool> in_use_;     // for each unit: gathered and not released yet
   std::vector<Event> gathered_;  // one per unit
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it

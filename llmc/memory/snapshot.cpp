@@ -2,26 +2,28 @@
 
 #include "llmc/device/number.h"
 
-Snapshot::Snapshot(MemoryPlan& plan, std::vector<Shard> shares, const OptimizerState& state, size_t others,
+Snapshot::Snapshot(MemoryPlan& plan, const Placement& placement, const OptimizerState& state, size_t others,
                    Device& device)
-    : shares_(std::move(shares)),
-      starts_{0},
+    : placement_(placement),
+      state_(state),
+      shards_(placement, &UnitPlacement::saved),
       device_(device),
       stream_(device, "snapshot"),
       computed_(device),
       copied_(device) {
-  for (const Shard& share : shares_) starts_.push_back(total() + share.count);
   for (const StateKind kind : kStateKinds)
-    data_[int(kind)] = plan.add(Segment::pinned, "snapshot", name_of(kind), state.type(kind), {total()});
+    data_[int(kind)] = plan.add(Segment::pinned, "snapshot", name_of(kind), state.type(kind), {shards_.size()});
   if (others) others_ = plan.add(Segment::pinned, "snapshot", "FP8 scales", DType::fp32, {others});
 }
 
-void Snapshot::take(Stream& compute, const Source& source, const Tensor& others) {
+void Snapshot::take(Stream& compute, const Tensor& others) {
   computed_.record(compute);
   stream_.wait(computed_);
   for (const StateKind kind : kStateKinds)
-    for (size_t unit = 0; unit < shares_.size(); ++unit)
-      copy(stream_, data_[int(kind)]->elements(starts_[unit], shares_[unit].count), source(kind, int(unit)));
+    for (int unit = 0; unit < int(placement_.size()); ++unit) {
+      const Shard& saved = placement_[size_t(unit)].saved;
+      copy(stream_, shards_.view(data_[int(kind)], unit, saved), state_.view(kind, unit, saved));
+    }
   if (others_) copy(stream_, others_, others);
   copied_.record(stream_);
   on_its_way_ = true;
@@ -37,10 +39,10 @@ void Snapshot::finish(Communicator& communicator) {
   host_accesses(device_, "the snapshot", {reads(data_[0]), reads(data_[1]), reads(data_[2]), reads(others_)});
 }
 
-const float* Snapshot::read(StateKind kind, int unit, size_t at, size_t count, std::vector<float>& buffer) const {
-  const Tensor from = data_[int(kind)]->elements(starts_[size_t(unit)] + at, count);
+const float* Snapshot::read(StateKind kind, int unit, const Shard& shard, std::vector<float>& buffer) const {
+  const Tensor from = shards_.view(data_[int(kind)], unit, shard);
   if (from.type == DType::fp32) return from.as<float>();
-  buffer.resize(count);
-  for (size_t i = 0; i < count; ++i) buffer[i] = to_float(from.as<bf16>()[i]);
+  buffer.resize(shard.count);
+  for (size_t i = 0; i < shard.count; ++i) buffer[i] = to_float(from.as<bf16>()[i]);
   return buffer.data();
 }

@@ -3,39 +3,34 @@
 // forward and backward; only the next update waits for it.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "llmc/comm/communicator.h"
 #include "llmc/memory/optimizer_state.h"
+#include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/sharding.h"
 
 class Snapshot {
  public:
-  // A share of each unit of a state, and `others` numbers beside it.
-  Snapshot(MemoryPlan& plan, std::vector<Shard> shares, const OptimizerState& state, size_t others, Device& device);
+  // UnitPlacement::saved of each unit of a state, and `others` other numbers.
+  Snapshot(MemoryPlan& plan, const Placement& placement, const OptimizerState& state, size_t others, Device& device);
 
-  // Returns the share of a unit.
-  using Source = std::function<Tensor(StateKind kind, int unit)>;
   // Starts the copy after all that compute has enqueued. The former snapshot must no longer be in use: this overwrites
   // it.
-  void take(Stream& compute, const Source& source, const Tensor& others);
+  void take(Stream& compute, const Tensor& others);
   // Compute waits for the copy, so that work it enqueues from here on may change the original.
   void before_update(Stream& compute);
   bool on_its_way() const { return on_its_way_; }  // and no update has waited for it yet
   // The host waits until the copy is complete.
   void finish(Communicator& communicator);
-  // Returns elements at .. at+count-1 of the share as fp32, in place or converted into `buffer`. Valid until the next
-  // take().
-  const float* read(StateKind kind, int unit, size_t at, size_t count, std::vector<float>& buffer) const;
+  // Returns a shard of what was saved as fp32, in place or converted into `buffer`. Valid until the next take().
+  const float* read(StateKind kind, int unit, const Shard& shard, std::vector<float>& buffer) const;
   const float* others() const { return others_->as<float>(); }
 
  private:
-  size_t total() const { return starts_.back(); }
-
-  const std::vector<Shard> shares_;
-  std::vector<size_t> starts_;  // one per unit, and the end
+  const Placement& placement_;
+  const OptimizerState& state_;
+  const FlatShards shards_;
   Device& device_;
   Stream stream_;
   Event computed_, copied_;

@@ -4,7 +4,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/sharding.h"
+#include "llmc/memory/placement.h"
 
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options) {
@@ -98,9 +98,7 @@ std::string describe_model(const ModelSource& model) {
   return text;
 }
 
-static bool shards(const Mesh& mesh, const Options& options) {
-  return ZeroStage{options.zero_stage}.shards_state() && mesh.state_shards() > 1;
-}
+static bool shards(const Mesh& mesh, const Options& options) { return mesh.effective_stage(options.zero_stage) > 0; }
 
 std::string describe_sharing(const Mesh& mesh, const Options& options, const ModelConfig& config) {
   const bool computes_alone = mesh.tensor_degree * mesh.context_degree == 1;

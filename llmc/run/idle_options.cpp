@@ -4,13 +4,13 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/sharding.h"
+#include "llmc/memory/placement.h"
 
 std::string unmet_need(const std::string& need, const RunFacts& run) {
   const Options& o = run.options;
   const RunSettings& s = run.settings;
   const bool shards = run.mesh.state_shards() > 1;
-  const bool stage_3 = ZeroStage{o.zero_stage}.shards_weights(), trains = !o.sample_only && !o.eval_only;
+  const bool stage_3 = o.zero_stage == 3, trains = !o.sample_only && !o.eval_only;
   const std::string no_training = o.sample_only ? "--sample-only trains nothing" : "--eval-only trains nothing";
   const std::string one_rank =
       run.mesh.world_size == 1 ? "there is one rank" : "each rank keeps a whole copy of the state";

@@ -5,7 +5,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/memory/sharding.h"
+#include "llmc/memory/placement.h"
 #include "llmc/predict/mesh_search.h"
 #include "llmc/predict/mfu.h"
 #include "llmc/predict/planner.h"
@@ -167,7 +167,7 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
     console.item("checkpoints", describe_checkpoints(options, m.settings));
     console.item("", checkpoint_sizes(options, m.settings, m.config));
   }
-  if (!planner.fits(plan) && !ZeroStage{options.zero_stage}.shards_weights() && m.mesh.state_shards() > 1)
+  if (!planner.fits(plan) && options.zero_stage < 3 && m.mesh.state_shards() > 1)
     console.item("",
                  format("--zero-stage 3 shards weights, gradients and moments over %d ranks", m.mesh.state_shards()));
   if (!planner.fits(plan) && options.plan == "as-asked")

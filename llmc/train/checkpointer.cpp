@@ -33,11 +33,11 @@ void Checkpointer::write(const Json& state) {
   state_ = state;
   const Snapshot& snapshot = trainer_.wait_for_snapshot();
   enter(Phase::writing);
-  in_thread([this, &snapshot, shares = trainer_.shares(), others = trainer_.other_state(true)] {
+  in_thread([this, &snapshot, others = trainer_.other_state(true)] {
     std::vector<float> buffer;
     write_share(
         [&](StateKind kind, int unit, size_t first, size_t count) {
-          return snapshot.read(kind, unit, first - shares[size_t(unit)].first, count, buffer);
+          return snapshot.read(kind, unit, {first, count}, buffer);
         },
         others);
   });

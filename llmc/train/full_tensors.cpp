@@ -8,7 +8,7 @@
 
 std::vector<std::vector<float>> FullTensors::of(int unit, const float* own) const {
   constexpr size_t kAtOnce = size_t(4) << 20;
-  const ParameterLayout here(config_, parts_, {ranks_.size(), ranks_.rank()});
+  const ParameterLayout& here = layouts_[size_t(ranks_.rank())];
   const Unit& u = here.units[size_t(unit)];
   std::vector<std::vector<float>> whole;
   for (int i = 0; i < u.tensor_count; ++i) {
@@ -16,16 +16,16 @@ std::vector<std::vector<float>> FullTensors::of(int unit, const float* own) cons
     whole.emplace_back(size_t(t.whole_rows) * size_t(t.whole_columns));
   }
   const DeviceMemory memory(compute_.device(), std::min(u.size, kAtOnce) * sizeof(float));
-  float* travels = reinterpret_cast<float*>(memory.data());
+  float* sent = reinterpret_cast<float*>(memory.data());
   std::vector<float> numbers;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const ParameterLayout theirs(config_, parts_, {ranks_.size(), rank});
+    const ParameterLayout& theirs = layouts_[size_t(rank)];
     for (size_t first = 0; first < u.size; first += numbers.size()) {
       numbers.resize(std::min(kAtOnce, u.size - first));
-      if (rank == ranks_.rank()) copy(compute_, travels, own + first, numbers.size());
-      ranks_.broadcast(compute_, travels, numbers.size() * sizeof(float), rank);
+      if (rank == ranks_.rank()) copy(compute_, sent, own + first, numbers.size());
+      ranks_.broadcast(compute_, sent, numbers.size() * sizeof(float), rank);
       ranks_.wait_for(compute_);
-      copy(compute_, numbers.data(), travels, numbers.size());
+      copy(compute_, numbers.data(), sent, numbers.size());
       compute_.synchronize();
       for (const Slice& piece : theirs.slices(unit, first, numbers.size())) {
         float* to = whole[size_t(piece.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();

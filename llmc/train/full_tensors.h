@@ -13,12 +13,14 @@
 class FullTensors {
  public:
   FullTensors(const ModelConfig& config, int parts, Communicator& ranks, Stream& compute)
-      : config_(config), parts_(parts), ranks_(ranks), compute_(compute) {}
+      : ranks_(ranks), compute_(compute) {
+    for (int rank = 0; rank < ranks.size(); ++rank)
+      layouts_.emplace_back(config, parts, TensorSplit{ranks.size(), rank});
+  }
   std::vector<std::vector<float>> of(int unit, const float* own) const;
 
  private:
-  const ModelConfig& config_;  // of the whole model
-  const int parts_;
   Communicator& ranks_;
   Stream& compute_;
+  std::vector<ParameterLayout> layouts_;  // of each rank
 };

@@ -9,11 +9,11 @@ AdamWAmax words_of(const Tensor& amax) { return {amax.as<float>(), size_t(amax.s
 
 }  // namespace
 
-Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
+Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, OptimizerState& state,
                      AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8,
                      Device& device, Stream& compute, Stream& reduce_stream)
     : layout_(layout),
-      sharding_(sharding),
+      placement_(placement),
       state_(state),
       constants_(constants),
       seed_(seed),
@@ -22,7 +22,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
       squared_(device),
       summed_(device) {
   const int units = int(layout.units.size());
-  if (sharding.units_contiguous()) add_span(0, units, weight_decay, fp8);
+  if (updates_contiguous(placement)) add_span(0, units, weight_decay, fp8);
   else
     for (int unit = 0; unit < units; ++unit) add_span(unit, unit + 1, weight_decay, fp8);
   for (int unit = 0; unit < units; ++unit) plan_squares(unit);
@@ -35,7 +35,7 @@ Optimizer::Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Shar
 // Lists the stretches of this rank's part whose squares it adds to the gradient norm. Tensors replicated over the
 // tensor-parallel group are counted by one rank only.
 void Optimizer::plan_squares(int unit) {
-  const size_t size = layout_.part_size(unit);
+  const Shard& own = placement_[size_t(unit)].own;
   std::vector<Squared>& stretches = squared_stretches_.emplace_back();
   const auto add = [&](size_t begin, size_t end) {
     if (begin >= end) return;
@@ -43,23 +43,24 @@ void Optimizer::plan_squares(int unit) {
     partials_count_ += global_norm_partials(end - begin);
   };
   size_t begin = 0;
-  for (const Slice& piece : layout_.slices(unit, sharding_.shard_begin(layout_, unit), size)) {
+  for (const Slice& piece : layout_.slices(unit, own.first, own.count)) {
     if (piece.tensor->copy == 0) continue;
     add(begin, piece.at);
     // Such a tensor is followed by another one or by padding of zeros, so the next stretch can begin 16-byte aligned.
     begin = (piece.at + piece.count + 3) / 4 * 4;
   }
-  add(begin, size);
+  add(begin, own.count);
 }
 
 // Adjacent tensors with the same decay, whose amax goes to the same word, form one range together with the padding
 // between them. With stochastic rounding each piece of a tensor is a range of its own, because each tensor has its own
 // random numbers.
 void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8) {
-  Span span{first_unit, end_unit - first_unit, sharding_.offset(layout_, first_unit), 0, int(ranges_.size()), 0};
+  Span span{first_unit, end_unit - first_unit, 0, int(ranges_.size()), 0};
   std::vector<AdamWRange> ranges;
   for (int unit = first_unit; unit < end_unit; ++unit) {
-    for (const Slice& piece : layout_.slices(unit, sharding_.first(layout_, unit), sharding_.count(layout_, unit))) {
+    const Shard& shard = placement_[size_t(unit)].state;
+    for (const Slice& piece : layout_.slices(unit, shard.first, shard.count)) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
       const int amax = fp8.weight_amax_index(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
       const size_t begin = span.count + piece.at;
@@ -69,7 +70,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
         ranges.push_back({begin, 0, decay, 0, {}, amax});
       ranges.back().count = begin + piece.count - ranges.back().begin;
     }
-    span.count += sharding_.count(layout_, unit);
+    span.count += shard.count;
   }
   if (ranges.empty()) return;  // nothing but padding
   require_ranges(ranges, span.count);
@@ -81,7 +82,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
 void Optimizer::reset(int64_t updates) {
   for (const StateKind kind : {StateKind::first_moments, StateKind::second_moments})
     for (int unit = 0; unit < int(layout_.units.size()); ++unit)
-      state_.set(kind, unit, 0, sharding_.count(layout_, unit), [&](const Tensor& to, size_t) { clear(compute_, to); });
+      state_.set(kind, unit, placement_[size_t(unit)].state, [&](const Tensor& to, size_t) { clear(compute_, to); });
   copy(compute_, ranges_on_device_.get(), ranges_.data(), ranges_.size());
   const UpdateProgress progress{updates, 0};
   copy(compute_, progress_.get(), &progress, 1);
@@ -97,18 +98,19 @@ void Optimizer::square_gradients(Stream& stream, int unit, const Tensor& part) {
 
 void Optimizer::square_sum(StepState* state) {
   global_norm_sum(compute_, Tensor(&state->square_sum, {1}), partials_);
-  if (sharding_.degree() == 1 && !sharding_.tp_reduce) return;
+  const ShardGroup& group = *placement_.front().group;
+  if (group.degree() == 1 && !group.tp_reduce) return;
   squared_.record(compute_);
   reduce_stream_.wait(squared_);
-  if (sharding_.degree() > 1) sharding_.reduce.all_reduce_sum(reduce_stream_, &state->square_sum, 1);
-  if (sharding_.tp_reduce) sharding_.tp_reduce->all_reduce_sum(reduce_stream_, &state->square_sum, 1);
+  if (group.degree() > 1) group.reduce.all_reduce_sum(reduce_stream_, &state->square_sum, 1);
+  if (group.tp_reduce) group.tp_reduce->all_reduce_sum(reduce_stream_, &state->square_sum, 1);
   summed_.record(reduce_stream_);
   compute_.wait(summed_);
 }
 
 void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state,
                        AdamWAmax amax) {
-  state_.update(span.at, gradients, [&](const OptimizerState::Stretch& s) {
+  state_.update(span.first_unit, gradients, [&](const OptimizerState::Stretch& s) {
     const Tensor own = weights.elements(s.first, s.gradients.size());
     adamw(compute_, s.master ? s.master : own, s.m, s.v, s.master ? own : Tensor(), s.gradients, state,
           ranges_on_device_ + span.first_range, span.ranges, s.first, constants_, amax);

@@ -16,7 +16,7 @@ class Optimizer {
  public:
   // The weight decay applies to matrices; norms have none. `seed` is for stochastic rounding. `fp8` says for which
   // weights an update records the amax.
-  Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Sharding& sharding, OptimizerState& state,
+  Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, OptimizerState& state,
             AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
             Stream& compute, Stream& reduce_stream);
 
@@ -36,7 +36,7 @@ class Optimizer {
   // Consecutive units whose gradients, weights and moments are contiguous: one launch updates them.
   struct Span {
     int first_unit, units;
-    size_t at, count;  // elements of the state
+    size_t count;  // elements of the state
     int first_range, ranges;
   };
   void add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8);
@@ -45,7 +45,7 @@ class Optimizer {
   void square_sum(StepState* state);
 
   const ParameterLayout& layout_;
-  const Sharding sharding_;
+  const Placement& placement_;
   OptimizerState& state_;
   AdamWConstants constants_;
   uint64_t seed_;

@@ -9,7 +9,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/config/config.h"
-#include "llmc/memory/sharding.h"
+#include "llmc/memory/placement.h"
 #include "llmc/model/context_parallel.h"
 #include "llmc/model/tensor_parallel.h"
 
@@ -66,14 +66,8 @@ struct ProcessGroups {
     return count;
   }
 
-  Sharding sharding(int stage) const {
-    return {{gather->size() > 1 ? stage : 0},
-            *gather,
-            *reduce,
-            *replicate,
-            tp_reduce.get(),
-            kv_replicas.get(),
-            tp_gather.get()};
+  ShardGroup shard_group() const {
+    return {*gather, *reduce, *replicate, tp_reduce.get(), kv_replicas.get(), tp_gather.get()};
   }
 };
 

@@ -7,7 +7,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/sharding.h"
+#include "llmc/memory/placement.h"
 #include "llmc/train/defaults.h"
 
 namespace {
@@ -139,8 +139,7 @@ int64_t default_head_chunk(const RunSettings& s, const Options& o) {
 
 // Describes the effect of --fp8-all-gather.
 std::string describe_gather(const Fp8Settings& fp8, const Options& o, const ModelConfig& config, int data_ranks) {
-  if (!ZeroStage{o.zero_stage}.shards_state())
-    return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
+  if (o.zero_stage == 0) return "--fp8-all-gather changes nothing: with --zero-stage 0 no weights travel";
   if ((data_ranks == 1 || o.hybrid_shard_degree == 1) && o.context_parallel_degree == 1)
     return "--fp8-all-gather changes nothing: one rank keeps all weights, so none travel";
   if (!fp8.all_gather)

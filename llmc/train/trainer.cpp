@@ -46,8 +46,10 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       split_{mesh.tensor_degree, mesh.tensor_rank},
       config_(config.tensor_part(split_.degree, split_.rank)),
       settings_(settings),
-      sharding_(groups_.sharding(settings.zero_stage)),
-      layout_(whole_config_, sharding_.degree(), split_),
+      shard_group_(groups_.shard_group()),
+      layout_(whole_config_, shard_group_.degree(), split_),
+      placement_(place_units(layout_, mesh.effective_stage(settings.zero_stage), shard_group_,
+                             [&](int unit) { return settings.fp8.gathers_bytes(layout_.units[size_t(unit)].layer); })),
       compute_(device, "compute"),
       gather_(device, "gather", StreamPriority::highest),
       reduce_(device, "reduce", StreamPriority::highest),
@@ -61,9 +63,9 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       scales_(settings.fp8.on() ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
                                                               communicator, device, compute_, reduce_)
                                 : nullptr),
-      parameters_(plan_, settings.dtype, config_, layout_, sharding_, settings_.fp8, scales_.get(),
+      parameters_(plan_, settings.dtype, config_, layout_, placement_, settings_.fp8, scales_.get(),
                   std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
-      state_(plan_, layout_, sharding_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
+      state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
       transformer_(plan_, config_, layout_, transformer_settings(), settings_.fp8, parameters_, scales_.get(), device,
                    compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
@@ -78,13 +80,13 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   add_reserve(plan_, device.info(), groups_.communicators(communicator),
               {settings.attention, settings.dtype, config_.HD});
   for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
-  if (tensor_) full_tensors_.emplace(whole_config_, sharding_.degree(), *groups_.tp_compute, compute_);
+  if (tensor_) full_tensors_.emplace(whole_config_, shard_group_.degree(), *groups_.tp_compute, compute_);
   if (!settings.training) return;
   prepare_graph();
-  if (settings.snapshot) snapshot_.emplace(plan_, shares(), state_, scales_ ? scales_->state_size() : 0, device);
-  gradients_.emplace(plan_, layout_, sharding_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
+  if (settings.snapshot) snapshot_.emplace(plan_, placement_, state_, scales_ ? scales_->state_size() : 0, device);
+  gradients_.emplace(plan_, layout_, placement_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);
-  optimizer_.emplace(plan_, layout_, sharding_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
+  optimizer_.emplace(plan_, layout_, placement_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
                      settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
 }
 

@@ -206,8 +206,9 @@ class Trainer {
   const TensorSplit split_;
   const ModelConfig config_;  // the part that this rank computes
   const TrainerSettings settings_;
-  const Sharding sharding_;
+  const ShardGroup shard_group_;
   const ParameterLayout layout_;
+  const Placement placement_;
   MemoryPlan plan_;
   Stream compute_, gather_, reduce_;
   const std::unique_ptr<TensorStream> tensor_;    // with tensor parallelism

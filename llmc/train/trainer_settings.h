@@ -15,7 +15,7 @@ struct TrainerSettings {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float grad_clip = 1.0f;            // 0: no clipping
   bool training = true;              // false: forward passes only, no memory for gradients and moments
-  int zero_stage = 0;                // which state is sharded: see Sharding
+  int zero_stage = 0;                // which state is sharded: see placement.h
   DType reduce_dtype = DType::fp32;  // of gradients on their way between the ranks that shard
   int prefetch = 1;                  // units whose weights are gathered ahead of their use
   bool snapshot = false;             // plans host memory for take_snapshot()

@@ -13,20 +13,21 @@
 template <class F>
 void Trainer::set_own_pieces(StateKind kind, F&& f) {
   for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-    const size_t count = sharding_.count(layout_, unit);
+    const Shard& shard = placement_[size_t(unit)].state;
     const auto clear_between = [&](size_t begin, size_t end) {
       if (end > begin)
-        state_.set(kind, unit, begin, end - begin, [&](const Tensor& to, size_t) { clear(compute_, to); });
+        state_.set(kind, unit, {shard.first + begin, end - begin},
+                   [&](const Tensor& to, size_t) { clear(compute_, to); });
     };
     size_t end = 0;
-    for (const Slice& piece : layout_.slices(unit, sharding_.first(layout_, unit), count)) {
+    for (const Slice& piece : layout_.slices(unit, shard.first, shard.count)) {
       clear_between(end, piece.at);
-      state_.set(kind, unit, piece.at, piece.count, [&](const Tensor& to, size_t first) {
+      state_.set(kind, unit, {shard.first + piece.at, piece.count}, [&](const Tensor& to, size_t first) {
         f(Slice{piece.tensor, piece.first + first, size_t(to.size()), piece.at + first}, to);
       });
       end = piece.at + piece.count;
     }
-    clear_between(end, count);
+    clear_between(end, shard.count);
   }
 }
 
@@ -108,24 +109,18 @@ std::vector<NamedNumbers> Trainer::other_state(bool of_snapshot) {
 
 std::vector<Shard> Trainer::shares() const {
   std::vector<Shard> shares;
-  for (int unit = 0; unit < int(layout_.units.size()); ++unit) shares.push_back(sharding_.saved(layout_, unit));
+  for (const UnitPlacement& p : placement_) shares.push_back(p.saved);
   return shares;
 }
 
 void Trainer::read_state(StateKind kind, int unit, size_t first, size_t count, float* to) {
-  state_.read(kind, unit, first - sharding_.first(layout_, unit), count, to);
+  state_.read(kind, unit, {first, count}, to);
 }
 
 void Trainer::take_snapshot() {
   REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
   snapshot_recorded_ = scales_ ? scales_->recorded() : 0;
-  snapshot_->take(
-      compute_,
-      [&](StateKind kind, int unit) {
-        const Shard saved = sharding_.saved(layout_, unit);
-        return state_.view(kind, unit).elements(saved.first - sharding_.first(layout_, unit), saved.count);
-      },
-      scales_ ? scales_->state() : Tensor());
+  snapshot_->take(compute_, scales_ ? scales_->state() : Tensor());
 }
 
 const Snapshot& Trainer::wait_for_snapshot() {
@@ -158,7 +153,7 @@ Tensor Trainer::whole_weights(int unit) {
   const Tensor own = state_.view(StateKind::weights, unit);
   if (own.type == DType::fp32 && !state_.on_host(StateKind::weights)) return whole_unit(unit, own);
   REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
-  const Tensor part = gradients_->borrow_buffer(unit).elements(sharding_.first(layout_, unit), own.size());
+  const Tensor part = gradients_->borrow_buffer(unit).elements(placement_[size_t(unit)].state.first, own.size());
   state_.get(StateKind::weights, unit,
              [&](const Tensor& from, size_t first) { copy(compute_, part.elements(first, from.size()), from); });
   compute_.synchronize();
@@ -168,10 +163,10 @@ Tensor Trainer::whole_weights(int unit) {
 // Gathers a whole unit; each rank has the part that it updates in `own`. All ranks call, between steps, when the host
 // has waited for earlier work. The result is valid until the next call.
 Tensor Trainer::whole_unit(int unit, const Tensor& own) {
-  if (!sharding_.stage.shards_state()) return own;
+  if (!placement_[size_t(unit)].weights_go_stale()) return own;
   REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
   const Tensor whole = gradients_->borrow_buffer(unit);
-  sharding_.reduce.all_gather(reduce_, whole, own);
+  shard_group_.reduce.all_gather(reduce_, whole, own);
   to_compute_.record(reduce_);
   compute_.wait(to_compute_);
   return whole;
@@ -194,8 +189,8 @@ std::vector<float> Trainer::weights(const std::string& name) {
 std::vector<float> Trainer::gradients(const std::string& name) {
   const ParameterInfo& t = layout_.tensor(name);
   Tensor own = gradients_->reduced_shard(t.unit);
-  if (settings_.state.gradients_on_host && sharding_.stage.shards_state()) {
-    const Tensor part = gradients_->borrow_buffer(t.unit).elements(sharding_.first(layout_, t.unit), own.size());
+  if (settings_.state.gradients_on_host && placement_[size_t(t.unit)].weights_go_stale()) {
+    const Tensor part = gradients_->borrow_buffer(t.unit).elements(placement_[size_t(t.unit)].state.first, own.size());
     copy(compute_, part, own);
     compute_.synchronize();
     own = part;

@@ -1,0 +1,124 @@
+// Which elements of each unit a rank keeps, and with which ranks it shares the unit (ZeRO: Rajbhandari et al. 2020;
+// PyTorch's FSDP). place_units() alone knows the ZeRO stage; the stores see intervals and communicators.
+//
+//   stage   state   gradients   weights    `own` is one of the equal parts into which the ranks that shard cut a unit
+//     0     whole   whole       whole
+//     1     own     whole       whole      (own, if the unit is gathered as FP8 bytes)
+//     2     own     own         whole      (own, if the unit is gathered as FP8 bytes)
+//     3     own     own         own
+//
+// A shard is an interval of a unit, a slice one of a tensor, and a chunk one of rows, tokens or a stream of copies.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "llmc/comm/communicator.h"
+#include "llmc/config/parameters.h"
+#include "llmc/device/tensor.h"
+
+// Elements first .. end()-1 of a unit.
+struct Shard {
+  size_t first, count;
+  size_t end() const { return first + count; }
+  bool contains(const Shard& s) const { return first <= s.first && s.end() <= end(); }
+  bool operator==(const Shard&) const = default;
+};
+
+// The ranks that share a unit.
+struct ShardGroup {
+  // `gather` and `reduce` span the same ranks, each of which owns a part of the unit. They are two communicators
+  // because the all-gather of weights runs at the same time as the reduce-scatter of gradients. `replicate` spans the
+  // ranks that own the same part.
+  Communicator &gather, &reduce, &replicate;
+  // The ranks of a tensor-parallel group, for work at the same time as `reduce` and as `gather`. `kv_replicas` spans
+  // those of them that have the same key and value heads. Null: there is no such group.
+  Communicator *tp_reduce = nullptr, *kv_replicas = nullptr, *tp_gather = nullptr;
+
+  int degree() const { return gather.size(); }
+  int rank() const { return gather.rank(); }
+  // numbers = the maximum over all ranks that share the unit's weights, on the stream of the gathers.
+  void all_reduce_max(Stream& stream, const Tensor& numbers) const {
+    gather.all_reduce_max(stream, numbers);
+    if (tp_gather) tp_gather->all_reduce_max(stream, numbers);
+  }
+  // Returns the ranks that have the same elements of a tensor, over which its gradient must be summed; null: there are
+  // no others.
+  Communicator* replicas(const ParameterInfo& tensor) const {
+    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? tp_reduce : kv_replicas;
+  }
+};
+
+struct UnitPlacement {
+  const ShardGroup* group;
+  Shard whole, own;                 // the unit; this rank's part of it, in every stage
+  Shard saved;                      // what this rank writes to a checkpoint: the replicas divide `own` among them
+  Shard state, gradients, weights;  // what this rank keeps between uses: `whole` or `own`
+  bool in_bytes;                    // its weights are gathered as FP8 bytes
+
+  // Nothing else compares two shards.
+  bool reduces_each_micro_batch() const { return gradients != whole; }  // else once, after the last micro-batch
+  bool needs_slot() const { return weights != whole; }      // its whole weights are not kept, but gathered into a slot
+  bool weights_go_stale() const { return state != whole; }  // by an update: other ranks wrote their parts
+};
+using Placement = std::vector<UnitPlacement>;  // one for each unit
+
+// `zero_stage` is Mesh::effective_stage(). `in_bytes` says which units are gathered as FP8 bytes if they are gathered
+// at all. `group` must outlive the result.
+inline Placement place_units(const ParameterLayout& layout, int zero_stage, const ShardGroup& group,
+                             const std::function<bool(int unit)>& in_bytes) {
+  Placement placement;
+  const size_t replicas = size_t(group.replicate.size()), replica = size_t(group.replicate.rank());
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    const size_t part = layout.part_size(unit), begin = part * replica / replicas;
+    const Shard whole{0, layout.units[size_t(unit)].size}, own{size_t(group.rank()) * part, part};
+    const Shard saved{own.first + begin, part * (replica + 1) / replicas - begin};
+    const bool bytes = zero_stage >= 1 && in_bytes(unit);
+    placement.push_back({&group, whole, own, saved, zero_stage >= 1 ? own : whole, zero_stage >= 2 ? own : whole,
+                         zero_stage >= 3 || bytes ? own : whole, bytes});
+  }
+  return placement;
+}
+
+// True if state, gradients and weights keep the same shards, so that those of consecutive units are contiguous in each.
+inline bool updates_contiguous(const Placement& placement) {
+  for (const UnitPlacement& p : placement)
+    if (p.state != p.gradients || p.state != p.weights) return false;
+  return true;
+}
+
+// The arithmetic of a flat buffer that holds shards of units, one after the other.
+class FlatShards {
+ public:
+  FlatShards() = default;
+  // One shard of each unit: a member of UnitPlacement.
+  FlatShards(const Placement& placement, Shard UnitPlacement::*shard) {
+    for (size_t unit = 0; unit < placement.size(); ++unit) add(int(unit), placement[unit].*shard);
+  }
+  // Appends a shard. Units are added in ascending order, and so are the shards of a unit.
+  void add(int unit, const Shard& shard) {
+    first_entry_.resize(size_t(unit) + 1, entries_.size());
+    entries_.push_back({unit, shard, size_});
+    size_ += shard.count;
+  }
+  size_t size() const { return size_; }
+  // Returns where elements `shard` of the unit begin in the buffer. Throws unless one entry contains them.
+  size_t at(int unit, const Shard& shard) const {
+    for (size_t i = first_entry_.at(size_t(unit)); i < entries_.size() && entries_[i].unit == unit; ++i)
+      if (entries_[i].kept.contains(shard)) return entries_[i].at + (shard.first - entries_[i].kept.first);
+    fail("elements %zu to %zu of unit %d are not kept here", shard.first, shard.end(), unit);
+  }
+  Tensor view(const Tensor& buffer, int unit, const Shard& shard) const {
+    return buffer.elements(int64_t(at(unit, shard)), int64_t(shard.count));
+  }
+
+ private:
+  struct Entry {
+    int unit;
+    Shard kept;
+    size_t at;  // in the buffer
+  };
+  std::vector<Entry> entries_;
+  std::vector<size_t> first_entry_;  // of each unit
+  size_t size_ = 0;
+};
