@@ -9,8 +9,8 @@
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
-#include "llmc/memory/host_streams.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/slots.h"
 
 int main(int argc, char** argv) try {
   const size_t bytes = size_t(argc > 1 ? atoi(argv[1]) : 256) << 20;

@@ -187,7 +187,7 @@ class Configurations {
       for (const Recompute level : {Recompute::norms, Recompute::mlp, Recompute::block})
         add(format("recompute-%d", int(level)), precision).settings.activations.recompute = level;
       StateSettings& state = add("state-on-host", precision).settings.state;
-      state.on_host = state.gradients_on_host = true, state.piece = 1024;
+      state.on_host = state.gradients_on_host = true, state.chunk = 1024;
       StateSettings& narrow = add("bf16-state", precision).settings.state;
       narrow.master = narrow.moments = DType::bf16;
       add("snapshot", precision).settings.snapshot = true;
@@ -217,7 +217,7 @@ class Configurations {
       const std::string of = tied ? "-tied" : "";
       stored("state-on-host" + of, "bf16", {.tied = tied}).settings.state.on_host = true;
       Configuration& host = stored("gradients-on-host" + of, "tensorwise", {.tied = tied});
-      host.settings.state.on_host = host.settings.state.gradients_on_host = true, host.settings.state.piece = 1024;
+      host.settings.state.on_host = host.settings.state.gradients_on_host = true, host.settings.state.chunk = 1024;
     }
     // What follows has several replicas in stage 3, and several ranks in stage 0.
     Configuration& reduced = stored("reduce-bf16-replicas", "bf16");

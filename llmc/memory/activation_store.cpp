@@ -19,9 +19,7 @@ ActivationStore::ActivationStore(MemoryPlan& plan, const SavedSizes& sizes,
                                  HostStreams* host)
     : sizes_(sizes), policy_(policy), blocks_(size_t(sizes.config.L)), compute_(compute), host_(host) {
   plan_tensors(plan);
-  if (!travels()) return;
-  computed_.emplace(device), released_.emplace(device);
-  for (int slot = 0; slot < policy_->horizon; ++slot) offloaded_.emplace_back(device), prefetched_.emplace_back(device);
+  if (offloads()) slots_ = Slots(device, policy_->horizon);
 }
 
 void ActivationStore::plan_tensors(MemoryPlan& plan) {
@@ -63,7 +61,7 @@ int ActivationStore::index_of(const SavedRow& row, int layer) const {
     case Storage::recomputed:
       return 0;
     case Storage::offloaded:
-      return int(slot_of(layer));
+      return slot_of(layer);
   }
   return layer;
 }
@@ -92,7 +90,7 @@ bool ActivationStore::keeps_keys() const {
 }
 
 void ActivationStore::begin_forward(int layer, bool training) {
-  if (training && travels() && layer >= policy_->horizon) compute_.wait(offloaded_[slot_of(layer)]);
+  if (training && offloads() && layer >= policy_->horizon) slots_.begin_write(slot_of(layer), compute_);
 }
 
 void ActivationStore::end_forward(int layer, bool training) {
@@ -102,31 +100,31 @@ void ActivationStore::end_forward(int layer, bool training) {
 void ActivationStore::send(int layer) {
   const Saved& block = blocks_[size_t(layer)];
   const std::span<const SavedRow> rows = saved_rows();
-  computed_->record(compute_);
-  host_->out.wait(*computed_);
+  slots_.end_write(slot_of(layer), compute_);
+  slots_.begin_read(slot_of(layer), host_->out);
   for (size_t i = 0; i < rows.size(); ++i)
     if (block.host[i]) copy(host_->out, block.host[i], block.device[i]);
   // All but `middle` is overwritten: the next block still reads `middle`, and a later block writes its own over it.
   for (size_t i = 0; policy_->poison && i < rows.size(); ++i)
     if (block.host[i] && strcmp(rows[i].name, "middle") != 0)
       fill_bytes(host_->out, block.device[i]->data, kPoison, block.device[i]->span_bytes());
-  offloaded_[slot_of(layer)].record(host_->out);
+  slots_.end_read(slot_of(layer), host_->out);
 }
 
 void ActivationStore::begin_backward(int layer) {
-  if (leaves(layer)) compute_.wait(prefetched_[slot_of(layer)]);
+  if (leaves(layer)) slots_.begin_read(slot_of(layer), compute_);
 }
 
 void ActivationStore::end_backward(int layer) {
-  if (travels() && layer >= policy_->horizon) fetch(layer - policy_->horizon);
+  if (offloads() && layer >= policy_->horizon) fetch(layer - policy_->horizon);
 }
 
 // Copies a block's tensors back into the slot that compute no longer uses.
 void ActivationStore::fetch(int layer) {
   const Saved& block = blocks_[size_t(layer)];
-  released_->record(compute_);
-  host_->in.wait(*released_);
+  slots_.end_read(slot_of(layer), compute_);
+  slots_.begin_write(slot_of(layer), host_->in);
   for (size_t i = 0; i < block.host.size(); ++i)
     if (block.host[i]) copy(host_->in, block.device[i], block.host[i]);
-  prefetched_[slot_of(layer)].record(host_->in);
+  slots_.end_write(slot_of(layer), host_->in);
 }

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "llmc/memory/activation_policy.h"
-#include "llmc/memory/host_streams.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/slots.h"
 
 class ActivationStore {
  public:
@@ -52,15 +52,14 @@ class ActivationStore {
   // Returns the index of the block, slot or workspace that holds the tensor, depending on its storage.
   int index_of(const SavedRow& row, int layer) const;
   int layers() const { return sizes_.config.L; }
-  bool travels() const { return policy_ && policy_->offloads(sizes_.config); }
-  bool leaves(int layer) const { return travels() && layer + policy_->horizon < layers(); }
-  size_t slot_of(int layer) const { return size_t(layer % policy_->horizon); }
+  bool offloads() const { return policy_ && policy_->offloads(sizes_.config); }
+  bool leaves(int layer) const { return offloads() && layer + policy_->horizon < layers(); }
+  int slot_of(int layer) const { return layer % policy_->horizon; }
 
   const SavedSizes sizes_;
   const std::optional<ActivationPolicy> policy_;
   std::vector<Saved> blocks_;
   Stream& compute_;
   HostStreams* host_;
-  std::optional<Event> computed_, released_;
-  std::vector<Event> offloaded_, prefetched_;  // one per slot
+  Slots slots_;  // events of the slots, whose memory `blocks_` has
 };

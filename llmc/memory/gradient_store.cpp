@@ -23,7 +23,8 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
       reduced_(device),
       sums_loaded_(device),
       sums_free_(device),
-      summed_on_device_(device) {
+      summed_on_device_(device),
+      order_(backward_order(layout, tied)) {
   size_t largest = 0, largest_part = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     computed_.emplace_back(device);
@@ -38,21 +39,13 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
   std::vector<size_t> sizes(tied ? 4 : 3, 0);
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
     sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
-  for (size_t size : sizes) {
-    slots_.push_back(plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
-    slot_free_.emplace_back(device), loaded_.emplace_back(device);
-  }
-}
-
-int GradientStore::slot_of(int unit) const {
-  const Unit& u = layout_.units[size_t(unit)];
-  if (u.kind == UnitKind::block) return u.layer % 2;
-  return 2 + (tied_ && u.kind == UnitKind::embedding);
+  for (size_t size : sizes)
+    slots_.add(device, plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
 }
 
 Tensor GradientStore::whole(int unit) const {
   const Shard& all = placement_[size_t(unit)].whole;
-  return has_slots() ? slots_[size_t(slot_of(unit))]->elements(0, all.count) : shards_.view(gradients_, unit, all);
+  return has_slots() ? slots_.memory(slot_of(unit), all.count) : shards_.view(gradients_, unit, all);
 }
 
 Tensor GradientStore::part(int unit) const {
@@ -76,38 +69,26 @@ void GradientStore::begin_micro_step(bool first, bool last) {
   fetched_ = -1;
 }
 
-// Returns the unit that follows in backward, -1 after the last. A tied embedding comes right after the head.
-int GradientStore::next_unit(int unit) const {
-  const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
-  const int blocks = int(layout_.units.size()) - 2;
-  const int last_block = blocks > 0 ? layout_.block_unit(blocks - 1) : -1;
-  if (unit == head) return tied_ ? embedding : last_block;
-  if (unit == embedding) return tied_ ? last_block : -1;
-  const int layer = layout_.units[size_t(unit)].layer;
-  if (layer > 0) return layout_.block_unit(layer - 1);
-  return tied_ ? -1 : embedding;
-}
-
 // Copies the sums of earlier micro-batches into the unit's slot.
 void GradientStore::fetch(int unit) {
-  const size_t slot = size_t(slot_of(unit));
-  host_->in.wait(slot_free_[slot]);
+  slots_.begin_write(slot_of(unit), host_->in);
   copy(host_->in, whole(unit), kept(unit));
-  loaded_[slot].record(host_->in);
+  slots_.end_write(slot_of(unit), host_->in);
   fetched_ = unit;
 }
 
 Tensor GradientStore::begin(int unit) {
-  if (has_slots()) compute_.wait(slot_free_[size_t(slot_of(unit))]);
+  if (has_slots()) slots_.begin_write(slot_of(unit), compute_);
   if (sums_each_ || first_) {
     clear_added(unit);
   } else if (host_) {
     if (fetched_ < 0) fetch(unit);
     REQUIRE(fetched_ == unit, "the gradients of unit %d come from the host, and backward is at unit %d", fetched_,
             unit);
-    compute_.wait(loaded_[size_t(slot_of(unit))]);
+    slots_.begin_read(slot_of(unit), compute_);
     // The next unit's sums are copied meanwhile, once the former ones have left its slot.
-    if (const int next = next_unit(unit); next >= 0) fetch(next);
+    const auto next = std::find(order_.begin(), order_.end(), unit) + 1;
+    if (next != order_.end()) fetch(*next);
   }
   return whole(unit);
 }
@@ -171,7 +152,7 @@ void GradientStore::send(int unit, Stream& after, const Tensor& to, const Tensor
   summed_on_device_.record(after);
   host_->out.wait(summed_on_device_);
   copy(host_->out, to, from);
-  slot_free_[size_t(slot_of(unit))].record(host_->out);
+  slots_.end_read(slot_of(unit), host_->out);
 }
 
 // Stages 0 and 1: micro-batches add up on this rank. After the last one the sums are reduced over the ranks.
@@ -208,7 +189,7 @@ void GradientStore::reduce_part(int unit) {
   reduce_stream_.wait(computed_[size_t(unit)]);
   if (host_ && !first_) reduce_stream_.wait(sums_loaded_);
   sum_part(unit, sums, !first_);
-  if (!host_) slot_free_[size_t(slot_of(unit))].record(reduce_stream_);
+  if (!host_) slots_.end_read(slot_of(unit), reduce_stream_);
   if (last_) group_.replicate.all_reduce_sum(reduce_stream_, sums);
   if (last_) sum_copies(unit, sums, placement_[size_t(unit)].own.first);
   if (last_ && on_reduced_) on_reduced_(reduce_stream_, unit, sums);
@@ -227,7 +208,7 @@ void GradientStore::fetch_sums(int unit) {
 void GradientStore::finish_step() {
   // The update copies gradients back from the host, so host_->in waits until all have arrived there. The last event of
   // a slot comes after all earlier ones.
-  for (size_t slot = 0; host_ && slot < slot_free_.size(); ++slot) host_->in.wait(slot_free_[slot]);
+  for (int slot = 0; host_ && slot < slots_.count(); ++slot) slots_.begin_write(slot, host_->in);
   if (!sums_over_ranks()) return;
   reduced_.record(reduce_stream_);
   compute_.wait(reduced_);

@@ -17,9 +17,9 @@
 #include <functional>
 #include <vector>
 
-#include "llmc/memory/host_streams.h"
 #include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/slots.h"
 
 class GradientStore {
  public:
@@ -55,7 +55,7 @@ class GradientStore {
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:
-  int slot_of(int unit) const;
+  int slot_of(int unit) const { return ::slot_of(layout_, unit, 2, tied_); }
   // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
   // part of the sum, or adds the part to `sums`.
   void sum_whole(const Tensor& whole);
@@ -75,7 +75,6 @@ class GradientStore {
   void fetch(int unit);
   void fetch_sums(int unit);
   void send(int unit, Stream& after, const Tensor& to, const Tensor& from);
-  int next_unit(int unit) const;
 
   const ParameterLayout& layout_;
   const Placement& placement_;
@@ -86,14 +85,13 @@ class GradientStore {
   Stream &compute_, &reduce_stream_;
   HostStreams* host_;
   Reduced on_reduced_;
-  PlannedTensor gradients_;           // of all units: whole, or this rank's parts
-  PlannedTensor sums_;                // sums of a part of one unit, if the gradients are on the host
-  std::vector<PlannedTensor> slots_;  // for whole units
-  PlannedTensor rounded_;             // a unit that travels in bf16; absent: fp32 travels
-  std::vector<Event> slot_free_;
+  PlannedTensor gradients_;      // of all units: whole, or this rank's parts
+  PlannedTensor sums_;           // sums of a part of one unit, if the gradients are on the host
+  Slots slots_;                  // for whole units
+  PlannedTensor rounded_;        // a unit that travels in bf16; absent: fp32 travels
   std::vector<Event> computed_;  // one per unit
   Event reduced_, sums_loaded_, sums_free_, summed_on_device_;
-  std::vector<Event> loaded_;  // one per slot
-  int fetched_ = -1;           // the last unit that was copied from the host; -1: none
+  const std::vector<int> order_;  // of the units in backward
+  int fetched_ = -1;              // the last unit that was copied from the host; -1: none
   bool first_ = true, last_ = true;
 };

@@ -27,9 +27,9 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
       compute_(compute),
       host_(host),
       parameters_(parameters) {
-  REQUIRE(!settings.in_pieces() || host, "an offloaded state needs streams on which it travels");
-  REQUIRE(settings.piece > 0 && settings.piece % 128 == 0, "pieces of %zu elements: expected a multiple of 128",
-          settings.piece);
+  REQUIRE(!settings.in_chunks() || host, "an offloaded state needs streams on which it is copied");
+  REQUIRE(settings.chunk > 0 && settings.chunk % 128 == 0, "chunks of %zu elements: expected a multiple of 128",
+          settings.chunk);
   size_t largest_unit = 0, largest_piece = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const Shard& shard = placement[size_t(unit)].state;
@@ -37,8 +37,9 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     for (const Slice& piece : layout.slices(unit, shard.first, shard.count))
       largest_piece = std::max(largest_piece, piece.count);
   }
-  // A call of update() covers all of the state, or one unit: see Optimizer.
-  piece_ = std::min(settings.piece, updates_contiguous(placement) ? shards_.size() : largest_unit);
+  // A sweep covers all of the state, or one unit: see Optimizer.
+  const size_t chunk = std::min(settings.chunk, updates_contiguous(placement) ? shards_.size() : largest_unit);
+  sweep_.emplace(device, compute, settings.in_chunks() ? host : nullptr, chunk);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
     const bool is_kept =
@@ -50,13 +51,10 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     kept_[int(kind)] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)],
                                 type(kind), {shards_.size()});
     if (is_offloaded)
-      slots_[int(kind)] = plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, piece_});
+      slots_[int(kind)] = plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, chunk});
   }
   if (settings.gradients_on_host && moments)
-    gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, piece_});
-  if (settings.in_pieces())
-    for (int slot = 0; slot < 2; ++slot)
-      loaded_.emplace_back(device), computed_.emplace_back(device), stored_.emplace_back(device);
+    gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, chunk});
   if (!stages) return;
   const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_piece) / 128 * 128));
   staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
@@ -112,42 +110,7 @@ void OptimizerState::read(StateKind kind, int unit, const Shard& shard, float* t
   for (size_t i = 0; i < narrow.size(); ++i) to[i] = to_float(narrow[i]);
 }
 
-// The first pieces that an update fetches may be the last that the former update sent.
-void OptimizerState::begin_update() {
-  for (const Event& left : stored_) host_->in.wait(left);
-}
-
-void OptimizerState::update(int first_unit, const Tensor& gradients, const Update& f) {
+SweepOperand OptimizerState::operand(StateKind kind, int first_unit, size_t count) const {
   const size_t at = shards_.at(first_unit, placement_[size_t(first_unit)].state);
-  if (settings_.in_pieces()) return update_in_pieces(at, gradients, f);
-  const auto part = [&](StateKind kind) { return kept(kind).elements(at, gradients.size()); };
-  f({part(StateKind::weights), part(StateKind::first_moments), part(StateKind::second_moments), gradients, 0});
-}
-
-void OptimizerState::update_in_pieces(size_t at, const Tensor& gradients, const Update& f) {
-  for (int64_t done = 0, n; done < gradients.size(); done += n, slot_ ^= 1) {
-    n = std::min(int64_t(piece_), gradients.size() - done);
-    const size_t slot = size_t(slot_);
-    Tensor there[3], here[3];  // of each kind: where it is kept, and on the device
-    for (int kind = 0; kind < 3; ++kind) {
-      there[kind] = kept_[kind]->elements(at + done, n);
-      here[kind] = slots_[kind] ? slots_[kind]->at(slot_).elements(0, n) : there[kind];
-    }
-    Tensor gradients_here = gradients.elements(done, n);
-    host_->in.wait(stored_[slot]);
-    for (int kind = 0; kind < 3; ++kind)
-      if (slots_[kind]) copy(host_->in, here[kind], there[kind]);
-    if (gradient_slots_) {
-      copy(host_->in, gradient_slots_->at(slot_).elements(0, n), gradients_here);
-      gradients_here = gradient_slots_->at(slot_).elements(0, n);
-    }
-    loaded_[slot].record(host_->in);
-    compute_.wait(loaded_[slot]);
-    f({here[0], here[1], here[2], gradients_here, size_t(done)});
-    computed_[slot].record(compute_);
-    host_->out.wait(computed_[slot]);
-    for (int kind = 0; kind < 3; ++kind)
-      if (slots_[kind]) copy(host_->out, there[kind], here[kind]);
-    stored_[slot].record(host_->out);
-  }
+  return {kept(kind) ? kept(kind).elements(at, count) : Tensor(), slots_[int(kind)]};
 }

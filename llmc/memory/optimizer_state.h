@@ -2,7 +2,7 @@
 // if the products take bf16, an fp32 master copy. Without that copy the weights of the products are the master.
 //
 // The state lies on the device or, if it is offloaded, in pinned memory of the host. From there an update streams it
-// piece by piece through two slots on the device: while one piece is computed, another is copied in or out. Numbers in
+// chunk by chunk through two slots on the device: while one chunk is computed, another is copied in or out. Numbers in
 // bf16 are rounded to nearest when they are set from fp32, and stochastically by updates (adamw.h).
 #pragma once
 
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "llmc/device/number.h"
-#include "llmc/memory/host_streams.h"
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
+#include "llmc/memory/slots.h"
 
 // The numbers that a training keeps for each weight.
 enum class StateKind { weights, first_moments, second_moments };
@@ -24,8 +24,8 @@ const char* name_of(StateKind kind);
 struct StateSettings {
   DType master = DType::fp32, moments = DType::fp32;
   bool on_host = false, gradients_on_host = false;
-  size_t piece = size_t(1) << 23;  // offloaded: elements in each of the two slots; a multiple of 128
-  bool in_pieces() const { return on_host || gradients_on_host; }
+  size_t chunk = size_t(1) << 23;  // offloaded: elements in each of the two slots; a multiple of 128
+  bool in_chunks() const { return on_host || gradients_on_host; }
 };
 
 class OptimizerState {
@@ -50,27 +50,20 @@ class OptimizerState {
   // beginning with number `first`, into `to` (fp32, on the device).
   using Fill = std::function<void(const Tensor& to, size_t first)>;
   void set(StateKind kind, int unit, const Shard& shard, const Fill& fill);
-  // Calls `use` with all of that part as fp32 numbers on the device, one stretch after the other.
+  // Calls `use` with all that this rank updates as fp32 numbers on the device, one chunk after the other.
   using Use = std::function<void(const Tensor& from, size_t first)>;
   void get(StateKind kind, int unit, const Use& use);
   // Copies a shard to the host as fp32, and waits for it.
   void read(StateKind kind, int unit, const Shard& shard, float* to);
 
-  // Call this before an update of all the state.
-  void begin_update();
-  // Calls `f` with chunks of the state from the first element of `first_unit` on, as many elements as `gradients` has.
-  // A stretch and its gradients are on the device while the work that f enqueues on compute reads and writes them.
-  // `first` is the stretch's first element, counted from `at`. `master` is absent if there is no master copy.
-  struct Stretch {
-    Tensor master, m, v, gradients;
-    size_t first;
-  };
-  using Update = std::function<void(const Stretch&)>;
-  void update(int first_unit, const Tensor& gradients, const Update& f);
+  // What a sweep reads and writes: `units` contiguous units, as UnitPlacement::state keeps them. The master is absent
+  // if there is no master copy; `gradients` are those of the same elements, on the device or the host.
+  SweepOperand operand(StateKind kind, int first_unit, size_t count) const;
+  SweepOperand gradient_operand(const Tensor& gradients) const { return {gradients, gradient_slots_, false}; }
+  Sweep& sweep() { return *sweep_; }
 
  private:
   const Tensor& kept(StateKind kind) const { return kept_[int(kind)]; }
-  void update_in_pieces(size_t at, const Tensor& gradients, const Update& f);
   // widen() converts numbers of the state, on the device or the host, to fp32 on the device; narrow() converts back.
   void widen(const Tensor& to, const Tensor& from, bool from_host);
   void narrow(const Tensor& to, const Tensor& from, bool to_host);
@@ -87,7 +80,5 @@ class OptimizerState {
   PlannedTensor kept_[3], slots_[3];  // master, first and second moments; of what is offloaded, two slots on the device
   PlannedTensor gradient_slots_;      // two slots for gradients from the host
   PlannedTensor staged_, narrow_;     // numbers on their way: as fp32, and as bf16
-  size_t piece_ = 0;                  // elements of a slot
-  std::vector<Event> loaded_, computed_, stored_;  // one per slot
-  int slot_ = 0;
+  std::optional<Sweep> sweep_;
 };

@@ -49,9 +49,9 @@ void ParameterStore::plan_slots(MemoryPlan& plan, Device& device) {
     if (!in_bytes(unit))
       sizes[size_t(slot_of(unit))] = std::max(sizes[size_t(slot_of(unit))], layout_.units[size_t(unit)].size);
   for (size_t size : sizes)
-    slots_.push_back(
-        {size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type(), {size}) : PlannedTensor(), -1,
-         Event(device)});
+    slots_.add(device,
+               size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type(), {size}) : PlannedTensor());
+  unit_in_.assign(size_t(slots), -1);
 }
 
 void ParameterStore::prepare() {
@@ -65,12 +65,6 @@ void ParameterStore::prepare() {
     });
 }
 
-int ParameterStore::slot_of(int unit) const {
-  const Unit& u = layout_.units[size_t(unit)];
-  if (u.kind == UnitKind::block) return u.layer % blocks_at_once_;
-  return blocks_at_once_ + (tied_ && u.kind == UnitKind::embedding);
-}
-
 Tensor ParameterStore::local_shard(int first_unit, int units) const {
   size_t count = 0;
   for (int unit = first_unit; unit < first_unit + units; ++unit) count += placement_[size_t(unit)].state.count;
@@ -79,14 +73,14 @@ Tensor ParameterStore::local_shard(int first_unit, int units) const {
 
 Tensor ParameterStore::whole(int unit) const {
   const UnitPlacement& p = placement_[size_t(unit)];
-  return p.needs_slot() ? slots_[size_t(slot_of(unit))].weights->elements(0, p.whole.count) : kept(unit, p.whole);
+  return p.needs_slot() ? slots_.memory(slot_of(unit), p.whole.count) : kept(unit, p.whole);
 }
 
 void ParameterStore::changed() {
   quantized_now_.assign(quantized_now_.size(), false);
   if (fp8_gather_) fp8_gather_->changed();
   awaited_update_ = false;
-  for (Slot& slot : slots_) slot.unit = -1;
+  unit_in_.assign(unit_in_.size(), -1);
   awaited_.assign(awaited_.size(), false);
 }
 
@@ -112,12 +106,12 @@ void ParameterStore::gather(int unit) {
   const UnitPlacement& p = placement_[size_t(unit)];
   if (!p.weights_go_stale() || (slots_.empty() && awaited_[size_t(unit)])) return;
   if (!slots_.empty()) {
-    Slot& slot = slots_[size_t(slot_of(unit))];
-    if (slot.unit == unit) return;
-    REQUIRE(slot.unit < 0 || !in_use_[size_t(slot.unit)],
-            "unit %d of the model is gathered where unit %d is still in use", unit, slot.unit);
-    gather_stream_.wait(slot.released);
-    slot.unit = unit;
+    int& here = unit_in_[size_t(slot_of(unit))];
+    if (here == unit) return;
+    REQUIRE(here < 0 || !in_use_[size_t(here)], "unit %d of the model is gathered where unit %d is still in use", unit,
+            here);
+    slots_.begin_write(slot_of(unit), gather_stream_);
+    here = unit;
     quantized_now_[size_t(unit)] = false;
   }
   if (!awaited_update_) gather_stream_.wait(updated_);
@@ -160,5 +154,5 @@ UnitTensors ParameterStore::get(int unit) {
 void ParameterStore::release(int unit) {
   REQUIRE(in_use_.at(size_t(unit)), "unit %d of the model is released, and nobody gathered it", unit);
   in_use_[size_t(unit)] = false;
-  if (!slots_.empty()) slots_[size_t(slot_of(unit))].released.record(compute_);
+  if (!slots_.empty()) slots_.end_read(slot_of(unit), compute_);
 }

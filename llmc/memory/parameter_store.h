@@ -19,6 +19,7 @@
 #include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/quantized_weights.h"
+#include "llmc/memory/slots.h"
 
 class ParameterStore {
  public:
@@ -56,13 +57,7 @@ class ParameterStore {
   void changed();
 
  private:
-  // A buffer for a whole unit, and the unit that is in it.
-  struct Slot {
-    PlannedTensor weights;
-    int unit = -1;
-    Event released;
-  };
-  int slot_of(int unit) const;
+  int slot_of(int unit) const { return ::slot_of(layout_, unit, blocks_at_once_, tied_); }
   Tensor whole(int unit) const;
   void await(int unit);
   // numbers = the maximum over the ranks of a tensor-parallel group. Compute waits for it.
@@ -77,7 +72,8 @@ class ParameterStore {
   const int blocks_at_once_;
   Stream &compute_, &gather_stream_;
   PlannedTensor weights_;
-  std::vector<Slot> slots_;      // of units whose whole weights are not kept; none in stages 0 to 2
+  Slots slots_;                  // of units whose whole weights are not kept; none in stages 0 to 2
+  std::vector<int> unit_in_;     // each slot; -1: none
   std::vector<bool> in_use_;     // for each unit: gathered and not released yet
   std::vector<Event> gathered_;  // one per unit
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it

@@ -110,10 +110,14 @@ void Optimizer::square_sum(StepState* state) {
 
 void Optimizer::update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state,
                        AdamWAmax amax) {
-  state_.update(span.first_unit, gradients, [&](const OptimizerState::Stretch& s) {
-    const Tensor own = weights.elements(s.first, s.gradients.size());
-    adamw(compute_, s.master ? s.master : own, s.m, s.v, s.master ? own : Tensor(), s.gradients, state,
-          ranges_on_device_ + span.first_range, span.ranges, s.first, constants_, amax);
+  std::vector<SweepOperand> operands;
+  for (const StateKind kind : kStateKinds)
+    operands.push_back(state_.operand(kind, span.first_unit, size_t(gradients.size())));
+  operands.push_back(state_.gradient_operand(gradients));
+  state_.sweep().run(operands, [&](std::span<const Tensor> here, size_t first) {
+    const Tensor &master = here[0], &m = here[1], &v = here[2], &g = here[3], own = weights.elements(first, g.size());
+    adamw(compute_, master ? master : own, m, v, master ? own : Tensor(), g, state,
+          ranges_on_device_ + span.first_range, span.ranges, first, constants_, amax);
   });
 }
 
@@ -125,7 +129,7 @@ void Optimizer::begin_step(const ParameterStore& parameters, StepState* state) {
 
 void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
-  state_.begin_update();
+  state_.sweep().begin();
   for (const Span& span : spans_)
     update(span, gradients.reduced_shard(span.first_unit, span.units),
            parameters.local_shard(span.first_unit, span.units), state, words_of(amax));

@@ -12,7 +12,7 @@ FUNCTION = re.compile(
     r"|tma_(load|store|store_commit_group|store_wait_group_read)|follow|await_(gathered|scattered|exchanged|tokens)"
 )
 METHOD = re.compile(
-    r"record|wait|wait_for|gather|release|exchange|follow|await_\w+|all_gather|reduce_scatter|all_reduce_max"
+    r"record|wait|wait_for|gather|release|(begin|end)_(read|write)|exchange|follow|await_\w+|all_gather|reduce_scatter|all_reduce_max"
 )
 # A host that waits for a whole stream, or sleeps, orders no streams. Nor does a collective of a Communicator itself,
 # unlike those of TensorParallel and ContextParallel; ranks.txt has mutants of the former.
