@@ -192,6 +192,7 @@ check "  -j counts in the makes inside, too" not grep -q 'forced in makefile' "$
 # With MAKE=echo the makes inside print their goals.
 makes 0 -n MAKE=echo -C "$root" softgpu T=kernels/swiglu
 check "  builds this kernel alone for the software GPU" grep -qE '^DEVICE=cuda .* BUILD=build/softgpu build/softgpu/kernels/swiglu$' "$scratch/out.txt"
+# shellcheck disable=SC2016  # for make
 sed -i 's/^# ---- slow checks -*$/&\ntest-new: ## something new\n\t@echo $(PLAIN_GOALS)/' Makefile
 touch test-new
 makes 0 test-new
