@@ -1,7 +1,6 @@
 // Covers: options: parser, config files, help, refusals with the nearest name; those that change nothing in a run
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <map>
 #include <random>
 #include <sstream>
@@ -24,11 +23,6 @@ struct ConfigFile {
   std::string path;
   explicit ConfigFile(const std::string& text) : path(folder.write("options.json", text)) {}
 };
-
-Words words_of(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
 
 std::string refusal(const Words& arguments) {
   return error_of([&] { parse_options(arguments); });
