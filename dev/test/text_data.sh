@@ -11,13 +11,12 @@ head -c 60000 "$root/dev/data/tinyshakespeare.txt" >text.txt
 tail -c 20000 "$root/dev/data/tinyshakespeare.txt" >other.txt
 mkdir tokenizer && cp "$root/dev/test/tokenizers/llama3.json" tokenizer/tokenizer.json
 heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514/' >model.json
-few="--model model.json --steps 3 --seq-len 32 --global-batch 4 --sample-every 0 --val-every 3"
-cut="$few --tokenizer tokenizer --train-data text.txt"
+few=(--model model.json --steps 3 --seq-len 32 --global-batch 4 --sample-every 0 --val-every 3)
+cut=("${few[@]}" --tokenizer tokenizer --train-data text.txt)
 quick() { "$train" "$@" >log 2>&1 || { cat log && fail "$*"; }; }
 val_loss() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1/train.jsonl"; }
 
-# shellcheck disable=SC2086  # words
-quick $cut --export off --out first
+quick "${cut[@]}" --export off --out first
 cache=$(ls -d cache/*)
 check "the banner says how the text was cut, and where its tokens are" \
   grep -qE "text.txt: text, cut into [0-9.]+k tokens by tokenizer/tokenizer.json \(cached in $cache\)" log
@@ -32,29 +31,24 @@ sed 's/"vocab_size": *[0-9]*/"vocab_size": 1000/' model.json >few.json
 refused "a model of fewer tokens than the cached text has: the text is named" "text.txt: the text's token" "$train" --tokenizer tokenizer --model few.json --train-data text.txt --cache cache
 check "  with as many tokens as it needs" grep -qF -- "--vocab-size 1514, as many as tokenizer/tokenizer.json has" refused
 mkdir before && cp "$cache"/* before
-# shellcheck disable=SC2086  # words
-quick $cut --export off --out again
+quick "${cut[@]}" --export off --out again
 check "a second run takes the same tokens, and has the same losses" \
   eval 'diff -r before "$cache" && [ "$(losses first/train.jsonl)" = "$(losses again/train.jsonl)" ] && [ "$(ls cache | wc -l)" = 1 ]'
 rm -r cache
-# shellcheck disable=SC2086  # words
-ranks 2 "$train" $cut --export off --out two >log 2>&1 || { cat log && fail "two ranks"; }
+ranks 2 "$train" "${cut[@]}" --export off --out two >log 2>&1 || { cat log && fail "two ranks"; }
 check "two ranks cut it into the same tokens" diff -r before "$cache"
 
 # --cache names another folder; a run that goes on does not take it over.
-# shellcheck disable=SC2086  # words
-quick $cut --export off --checkpoint-every 3 --cache tokens --out named
+quick "${cut[@]}" --export off --checkpoint-every 3 --cache tokens --out named
 check "--cache DIR keeps the tokens there" eval 'diff -r before tokens/"$(basename "$cache")" && [ "$(ls cache | wc -l)" = 1 ]'
 check "  which no checkpoint asks for" eval '! grep -q "\"cache\"" named/checkpoints/step-00000003/state.json'
 
 # The tokens as shards, with the text's other part as held-out data.
-# shellcheck disable=SC2086  # words
-quick $cut --val-data other.txt --out text_run
+quick "${cut[@]}" --val-data other.txt --out text_run
 [ "$(ls cache | wc -l)" = 2 ] || fail "two texts are cut"
 other=$(ls -d cache/* | grep -v "$cache")
 cp "$cache"/text_000001.bin train.bin && cp "$other"/text_000001.bin val.bin
-# shellcheck disable=SC2086  # words
-quick $few --tokenizer tokenizer --train-data train.bin --val-data val.bin --export off --out shards_run
+quick "${few[@]}" --tokenizer tokenizer --train-data train.bin --val-data val.bin --export off --out shards_run
 check "text trains and validates as its tokens in shards do" \
   eval '[ -n "$(losses text_run/train.jsonl)" ] && diff <(without_times text_run/train.jsonl) <(without_times shards_run/train.jsonl)'
 check "also in bits a byte" grep -q val_bits_per_byte text_run/train.jsonl
@@ -79,14 +73,12 @@ check "    with the option" grep -q "for the tokens themselves: --special-tokens
 
 echo "-- special tokens that a text spells"
 sed '100s/^/<|end_of_text|>/;200s/^/<|end_of_text|>/' text.txt >spelled.txt
-spelled="$few --tokenizer tokenizer --train-data spelled.txt --export off"
+spelled=("${few[@]}" --tokenizer tokenizer --train-data spelled.txt --export off)
 for n in first second; do
-  # shellcheck disable=SC2086  # words
-  quick $spelled --dry-run
+  quick "${spelled[@]}" --dry-run
   check "they are letters, which is told: the $n time" grep -qF "spelled.txt spells 2 special tokens, first <|end_of_text|>, cut into letters like the rest" log
 done
-# shellcheck disable=SC2086  # words
-quick $spelled --special-tokens parse --checkpoint-every 1 --out parsed
+quick "${spelled[@]}" --special-tokens parse --checkpoint-every 1 --out parsed
 check "--special-tokens parse makes them tokens" grep -q "of which 2 special tokens that it spells" log
 check "  and warns of nothing" not grep -q "like the rest" log
 check "  so the text's documents are packed" "$train" --model model.json --seq-len 32 --tokenizer tokenizer --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 --dry-run >log 2>&1
@@ -102,8 +94,7 @@ check "    which prepare has" grep -q "dev/data/prepare --special-tokens parse" 
 
 echo "-- folders"
 mkdir -p shards none/deeper && cp train.bin shards/talks_train_000001.bin && cp val.bin shards/talks_val_000001.bin
-# shellcheck disable=SC2086  # words
-quick $few --tokenizer tokenizer --train-data shards --export off --out of_folder
+quick "${few[@]}" --tokenizer tokenizer --train-data shards --export off --out of_folder
 check "a folder's shards are trained on, and those of its split val are held out" \
   diff <(without_times shards_run/train.jsonl) <(without_times of_folder/train.jsonl)
 quick --model model.json --seq-len 32 --tokenizer tokenizer --train-data texts/ --dry-run
@@ -140,14 +131,12 @@ check "and is measured with text" grep -qE "held-out loss .* bits a byte" log
 
 # Without a tokenizer bytes are tokens, as before.
 rm -r cache
-# shellcheck disable=SC2086  # words
-quick $few --train-data text.txt --dry-run
+quick "${few[@]}" --train-data text.txt --dry-run
 check "without a tokenizer the banner warns that bytes are tokens" \
   grep -q "warning: the bytes of the text are the tokens, and the model has 1514: name its tokenizer" log
-byte="--train-data text.txt --steps 2 --seq-len 32 --global-batch 4 --layers 1 --sample-every 0"
-# shellcheck disable=SC2086  # words
-quick $byte --out bytes
-quick --model bytes/export ${byte/--layers 1/} --export off --out bytes_on
+byte=(--train-data text.txt --steps 2 --seq-len 32 --global-batch 4 --sample-every 0)
+quick "${byte[@]}" --layers 1 --out bytes
+quick --model bytes/export "${byte[@]}" --export off --out bytes_on
 check "an export of bytes reads bytes, of which the last tenth is held out" grep -q "54.0k tokens of text.txt, byte by byte" log
 check "and goes on where it was: $(val_loss bytes | tail -1)" [ "$(val_loss bytes | tail -1)" = "$(val_loss bytes_on | head -1)" ]
 check "bytes need no cache" eval '[ ! -e cache ]'
@@ -160,8 +149,7 @@ printf '{"text": "a line"}\n%.0s' {1..100} >lines.jsonl
 iconv -f utf-8 -t utf-16 text.txt >utf16.txt
 printf 'x' >blocked
 for n in 1 2; do
-  # shellcheck disable=SC2086  # words
-  with=(ranks "$n" "$train" $few --tokenizer tokenizer) without=(ranks "$n" "$train" --steps 1)
+  with=(ranks "$n" "$train" "${few[@]}" --tokenizer tokenizer) without=(ranks "$n" "$train" --steps 1)
   echo "-- on $n rank(s)"
   for kind in with without; do
     declare -n on=$kind
@@ -175,7 +163,7 @@ for n in 1 2; do
   cp blocked runs
   refused "tokens that cannot be kept" "cannot create runs/cache" "${with[@]}" --train-data text.txt
   check "  is said once" [ "$(grep -c "cannot create runs/cache" refused)" = 1 ]
-  check "  nor need it be: --out in a folder that can be written" ranks "$n" "$train" $few --tokenizer tokenizer --train-data text.txt --dry-run --out "away$n/run" >log 2>&1
+  check "  nor need it be: --out in a folder that can be written" ranks "$n" "$train" "${few[@]}" --tokenizer tokenizer --train-data text.txt --dry-run --out "away$n/run" >log 2>&1
   check "    has the tokens next to it" [ -e "away$n/cache" ]
   rm runs
   rm -rf kept
