@@ -155,6 +155,14 @@ wait_for() {
   fail "did not print \"$2\""
 }
 
+# quick OPTIONS…: a run on one rank; $scratch/log has what it printed.
+quick() { "$train" "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" && fail "$*"; }; }
+# shows WHAT PATTERN OPTIONS…: such a run prints a line of that pattern.
+shows() {
+  quick "${@:3}"
+  check "$1" grep -q -- "$2" "$scratch/log"
+}
+
 # odd_model [layers=N hidden=N ffn=N tied=BOOL]: a model of which no dimension is round, $scratch/odd.json, and a text of
 # its few tokens, $scratch/letters.txt.
 odd_model() {

@@ -14,12 +14,6 @@ heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514/' >model.json
 few=(--model model.json --steps 3 --seq-len 32 --global-batch 4 --sample-every 0 --val-every 3)
 dry=(--model model.json --seq-len 32 --tokenizer tokenizer --dry-run)
 cut=("${few[@]}" --tokenizer tokenizer --train-data text.txt)
-quick() { "$train" "$@" >log 2>&1 || { cat log && fail "$*"; }; }
-# told WHAT PATTERN OPTIONS…: a run with these options prints it.
-told() {
-  quick "${@:3}"
-  check "$1" grep -q -- "$2" log
-}
 val_loss() { sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$1/train.jsonl"; }
 
 quick "${cut[@]}" --export off --out first
@@ -61,7 +55,7 @@ check "also in bits a byte" grep -q val_bits_per_byte text_run/train.jsonl
 refused "one text is one document: --packed-documents would change nothing" "would change nothing" \
   "$train" "${dry[@]}" --train-data text.txt --packed-documents
 mkdir texts && cp text.txt other.txt texts
-told "packed documents begin with the token that is put before each text" "each begins with token 1505" "${dry[@]}" --train-data 'texts/*.txt' --packed-documents
+shows "packed documents begin with the token that is put before each text" "each begins with token 1505" "${dry[@]}" --train-data 'texts/*.txt' --packed-documents
 check "  so nothing teaches an end, which is told with the way out" \
   grep -A 1 "warning: nothing teaches the model to end a document: token 1505, <|begin_of_text|>, begins each" log
 check "    once" [ "$(grep -c "nothing teaches" log)" = 1 ]
@@ -83,15 +77,15 @@ for n in first second; do
   quick "${spelled[@]}" --dry-run
   check "they are letters, which is told: the $n time" grep -qF "spelled.txt spells 2 special tokens, first <|end_of_text|>, cut into letters like the rest" log
 done
-told "--special-tokens parse makes them tokens" "of which 2 special tokens that it spells" "${spelled[@]}" --special-tokens parse --checkpoint-every 1 --out parsed
+shows "--special-tokens parse makes them tokens" "of which 2 special tokens that it spells" "${spelled[@]}" --special-tokens parse --checkpoint-every 1 --out parsed
 check "  and warns of nothing" not grep -q "like the rest" log
 check "  so the text's documents are packed" "$train" "${dry[@]}" --train-data spelled.txt --special-tokens parse --packed-documents --document-token 1506 >log 2>&1
 check "    which nothing teaches to end" grep -q "nothing teaches the model to end a document: token 1506, <|end_of_text|>, begins each" log
 quick --resume parsed/checkpoints/step-00000001 --export off --out parsed_on
 check "a run that goes on cuts the text as before" [ "$(losses parsed/train.jsonl | tail -n 1)" = "$(losses parsed_on/train.jsonl | tail -n 1)" ]
 refused "it cannot cut it otherwise" '--special-tokens text (was parse)' "$train" --resume parsed/checkpoints/step-00000001 --special-tokens text
-told "where bytes are tokens it changes nothing, which is a warning" "^warning: --special-tokens parse changes nothing: no text is cut" --train-data text.txt --special-tokens parse --dry-run
-told "  nor of shards, with the way out" "^warning: --special-tokens parse changes nothing" "${dry[@]}" --train-data train.bin --special-tokens parse
+shows "where bytes are tokens it changes nothing, which is a warning" "^warning: --special-tokens parse changes nothing: no text is cut" --train-data text.txt --special-tokens parse --dry-run
+shows "  nor of shards, with the way out" "^warning: --special-tokens parse changes nothing" "${dry[@]}" --train-data train.bin --special-tokens parse
 check "    which prepare has" grep -q "dev/data/prepare --special-tokens parse" log
 
 echo "-- folders"
@@ -99,7 +93,7 @@ mkdir -p shards none/deeper && cp train.bin shards/talks_train_000001.bin && cp 
 quick "${few[@]}" --tokenizer tokenizer --train-data shards --export off --out of_folder
 check "a folder's shards are trained on, and those of its split val are held out" \
   diff <(without_times shards_run/train.jsonl) <(without_times of_folder/train.jsonl)
-told "else its texts" "texts/\*.txt: text, cut into" "${dry[@]}" --train-data texts/
+shows "else its texts" "texts/\*.txt: text, cut into" "${dry[@]}" --train-data texts/
 for names in talks_training_1.bin:talks_Val_1.bin mine_train.bin:mine_val.bin a.bin:validation2.bin a.txt:val.txt "a, b.txt:test-00.txt"; do
   rm -rf others && mkdir others
   case $names in *.bin) cp train.bin others/a && cp val.bin others/b ;; *) cp text.txt others/a && cp other.txt others/b ;; esac
@@ -108,8 +102,8 @@ for names in talks_training_1.bin:talks_Val_1.bin mine_train.bin:mine_val.bin a.
   check "a folder with ${names/:/ and }: one is trained on" grep -qE "^  data .* tokens of others/${names%:*}|^  data .* tokens of others/a\\\\, b.txt" log
   check "  the other one is held out, which is told" grep -qF "others/${names#*:} is not trained on, but held out: its name says that it is for validation" log
 done
-told "with --val-data it is only left out" "others/test-00\.txt is not trained on: its name says that it is for validation" "${dry[@]}" --train-data others --val-data other.txt
-told "a pattern is taken as it is, with one warning" "warning: --train-data also trains on others/test-00\.txt, and its name says that it is for validation" "${dry[@]}" --train-data 'others/*.txt'
+shows "with --val-data it is only left out" "others/test-00\.txt is not trained on: its name says that it is for validation" "${dry[@]}" --train-data others --val-data other.txt
+shows "a pattern is taken as it is, with one warning" "warning: --train-data also trains on others/test-00\.txt, and its name says that it is for validation" "${dry[@]}" --train-data 'others/*.txt'
 quick "${dry[@]}" --train-data 'others/*.txt' --val-data others
 check "  also if it is held out, too" eval '[ "$(grep -c "^warning.*test-00.txt" log)" = 1 ]'
 quick "${dry[@]}" --train-data 'others/t*.txt'
@@ -123,8 +117,8 @@ refused "a model of the hub" "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-
 refused "a tokenizer of the hub" "hf download openai-community/gpt2 --local-dir gpt2 --include" "$train" --tokenizer openai-community/gpt2 --dry-run
 
 # Weights with a tokenizer beside them: one command.
-told "an export goes on from text" "cut into .* tokens by text_run/export/tokenizer.json" --model text_run/export --train-data text.txt --steps 2 --seq-len 32 --sample-every 0 --export off --out tuned
-told "and is measured with text" "held-out loss .* bits a byte" --model text_run/export --eval-only --val-data other.txt --seq-len 32
+shows "an export goes on from text" "cut into .* tokens by text_run/export/tokenizer.json" --model text_run/export --train-data text.txt --steps 2 --seq-len 32 --sample-every 0 --export off --out tuned
+shows "and is measured with text" "held-out loss .* bits a byte" --model text_run/export --eval-only --val-data other.txt --seq-len 32
 
 # Without a tokenizer bytes are tokens, as before.
 rm -r cache
@@ -133,7 +127,7 @@ check "without a tokenizer the banner warns that bytes are tokens" \
   grep -q "warning: the bytes of the text are the tokens, and the model has 1514: name its tokenizer" log
 byte=(--train-data text.txt --steps 2 --seq-len 32 --global-batch 4 --sample-every 0)
 quick "${byte[@]}" --layers 1 --out bytes
-told "an export of bytes reads bytes, of which the last tenth is held out" "54.0k tokens of text.txt, byte by byte" --model bytes/export "${byte[@]}" --export off --out bytes_on
+shows "an export of bytes reads bytes, of which the last tenth is held out" "54.0k tokens of text.txt, byte by byte" --model bytes/export "${byte[@]}" --export off --out bytes_on
 check "and goes on where it was: $(val_loss bytes | tail -1)" [ "$(val_loss bytes | tail -1)" = "$(val_loss bytes_on | head -1)" ]
 check "bytes need no cache" eval '[ ! -e cache ]'
 rm bytes/export/tokenizer.json && sed 's/"vocab_size": 256/"vocab_size": 300/' bytes/export/config.json >300.json
