@@ -82,9 +82,8 @@ check "  by Slurm, too" grep -q "^ *sbatch --nodes 4 --gpus-per-node 8 scripts/t
 check "checkpoints from a copy in the host's memory" grep -q "^ *checkpoints every 30 minutes, .*from a copy in the host's memory" zero3.txt
 check "  of 12 bytes a parameter" grep -q "^ *each about 89.7 GiB on the disk; the newest 3 stay: 269 GiB$" zero3.txt
 check "a host that is assumed is named" grep -q "a host is assumed to have 256 GiB for each GPU, of which 90% may be pinned" zero3.txt
-"$train" "${eight[@]}" --host-memory-limit 8GiB >small.txt
-check "one without room for the copy" grep -q "^ *checkpoints .*while training waits: there is no room for a copy" small.txt
-check "  and no other is assumed" eval '! grep "is assumed" small.txt'
+shows "one without room for the copy" "^ *checkpoints .*while training waits: there is no room for a copy" "${eight[@]}" --host-memory-limit 8GiB
+check "  and no other is assumed" eval '! grep "is assumed" log'
 for plan in auto mesh; do
   "$train" "${eight[@]}" --plan $plan >host.txt
   check "--plan $plan: the column is what the plan below it says" eval \
@@ -92,9 +91,8 @@ for plan in auto mesh; do
 done
 need=$(sed -n 's/^ *device and reserve  *\([0-9.]*\) GiB/\1/p' zero3.txt)
 shows "a plan that leaves less than 2 GiB is marked" "^ *$need GiB .* ~ --zero-stage 3$\|^ *$need GiB .* ~ as it is$" "${eight[@]}" --plan mesh --micro-batch 1 --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB"
-"$train" "${eight[@]}" --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB" >narrow.txt
-check "  and warned of" grep -q "of .* GiB (--memory-limit) are left, and what the plan reserves for libraries is in part an assumption" narrow.txt
-check "  and its limit is not called the device's own" grep -q "it fits: .* GiB (--memory-limit) of NVIDIA H100" narrow.txt
+shows "  and warned of" "of .* GiB (--memory-limit) are left, and what the plan reserves for libraries is in part an assumption" "${eight[@]}" --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB"
+check "  and its limit is not called the device's own" grep -q "it fits: .* GiB (--memory-limit) of NVIDIA H100" log
 check "others are not" eval '! grep " are left" zero3.txt'
 shows "no published row offloads" "no published run that was compared offloads" "${eight[@]}" --offload-optimizer on
 "$train" "${eight[@]/%3/0}" >whole.txt || [ $? = 2 ]
