@@ -94,6 +94,11 @@ resume() {
 checkpoint() { printf "$scratch/%s/checkpoints/step-%08d" "$1" "$2"; }
 # says NAME TEXT: the run printed it.
 says() { grep -qF -- "$2" "$scratch/$1.txt" || { cat "$scratch/$1.txt" && return 1; }; }
+# tells WHAT TEXT run|resume NAME …: that run printed it.
+tells() {
+  "${@:3}"
+  check "$1" says "$4" "$2"
+}
 says_not() { ! grep -qF -- "$2" "$scratch/$1.txt"; }
 not() { ! "$@"; }
 # losses FILE: "step loss" of each step of a train.jsonl.
