@@ -61,7 +61,7 @@ void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& 
 template <class Writer = SafetensorsWriter, class... Shard>
 void write_all(const std::string& path, const std::vector<TensorSpec>& tensors, uint64_t largest_piece,
                Shard... shard) {
-  std::mt19937 random(5);
+  static std::mt19937 random(5);  // each file has other pieces
   Writer writer(path, tensors, shard...);
   fill(writer, tensors, random, largest_piece);
   writer.finish();
@@ -310,7 +310,8 @@ TEST_CASE("directory: what does not fit together") {
   says(with_index("\"b\":", "\"bb\":"), "tensor bb is not in", "different models");
   says(with_index("\"c\": \"model-00002-of-00003.safetensors\",", ""), "tensor c in ");
   for (const char* name : {"../m/model-00002-of-00003.safetensors", "..", "model-00002-of-00003.safetensors\\u0000"})
-    says(with_index("model-00002-of-00003.safetensors", name), "is no name of a file in");
+    says(with_index("model-00002-of-00003.safetensors", name), "is no name of a file in",
+         std::string(name).substr(0, 2));
   says(with_index("\"model-00002", "\"model-00007"), "shard model-00007-of-00003.safetensors is missing");
   says(with_index("weight_map", "weight_mop"), "has no key \"weight_map\"\n  the nearest key is \"weight_mop\"");
   says(with_index("{", ""), "not valid JSON");
