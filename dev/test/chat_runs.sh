@@ -44,8 +44,7 @@ PY
 
 options=(--model made --seq-len 128 --sample-tokens 20)
 chats=(--train-data data --packed-documents on)
-run tuned 1 "${chats[@]}" --epochs 4 --checkpoint-every 10 --keep-checkpoints 0
-check "held-out conversations that are fewer tokens than a sequence are measured" says tuned "all of which are measured: data/*_val_*.bin"
+tells "held-out conversations that are fewer tokens than a sequence are measured" "all of which are measured: data/*_val_*.bin" run tuned 1 "${chats[@]}" --epochs 4 --checkpoint-every 10 --keep-checkpoints 0
 check "  in one that is not full" [ "$(numbers tuned val_loss | wc -l)" -ge 2 ]
 
 echo "-- samples of a training"
@@ -68,8 +67,7 @@ check "  nor of a text" says_not plain "$few"
 
 echo "-- a finished run that is made longer"
 rm -r "$(checkpoint tuned 28)"
-resume tuned 1 auto --epochs 5
-check "which steps are trained again is told" says tuned "steps 21 to 28 have no checkpoint and are trained again"
+tells "which steps are trained again is told" "steps 21 to 28 have no checkpoint and are trained again" resume tuned 1 auto --epochs 5
 check "what changes is told in the words of the command line" says tuned "             --epochs 5 (was --steps 28)"
 check "  and nothing else" [ "$(grep -c '(was ' tuned.txt)" = 1 ]
 check "no option is listed that nobody asked for" eval 'says_not tuned "option     --val-every" && says tuned "option     --epochs 5"'

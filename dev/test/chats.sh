@@ -7,21 +7,19 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 cd "$scratch"
 export LLMC_PROGRAM=$train # of scripts/consolidate
-few="--seq-len 32 --global-batch 4 --steps 2 --val-every 0"
-train() { "$train" "$@" >log 2>&1 || { cat log && fail "$*"; }; }
+few=(--seq-len 32 --global-batch 4 --steps 2 --val-every 0)
 
 # A model whose template and end of text are not those of the conversations. 1507 opens a turn, 1508 ends it.
 mkdir tokenizer && cp "$root/dev/test/tokenizers/llama3.json" tokenizer/tokenizer.json
 heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514, "eos_token_id": 1506/' >model.json
 head -c 20000 "$root/dev/data/tinyshakespeare.txt" >text.txt
-# shellcheck disable=SC2086  # words
-train --model model.json --tokenizer tokenizer --train-data text.txt $few --sample-every 0 --out made
+quick --model model.json --tokenizer tokenizer --train-data text.txt "${few[@]}" --sample-every 0 --out made
 mv made/export base
 echo '{"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "chat_template": "{{ messages }}"}' >base/tokenizer_config.json
 for n in $(seq 200); do
   printf '<|reserved_special_token_0|>user\nSay %d<|reserved_special_token_1|><|reserved_special_token_0|>assistant\nIt is %d.<|reserved_special_token_1|>' $((n % 10)) $((n % 10))
 done >talks.txt
-train --model base --train-data talks.txt --special-tokens parse --seq-len 32 --cache cut --dry-run
+quick --model base --train-data talks.txt --special-tokens parse --seq-len 32 --cache cut --dry-run
 # talks FOLDER IDS: shards of the conversations, as dev/data/prepare --chat writes them
 talks() {
   mkdir "$1"
@@ -41,17 +39,14 @@ assert json.load(open(folder + "/tokenizer_config.json"))["chat_template"] == op
 PY
 }
 
-# shellcheck disable=SC2086  # words
-tuned="--model base $few --sample-every 0"
-# shellcheck disable=SC2086  # words
-train $tuned --train-data 'data/*_train_*.bin' --checkpoint-every 1 --out tuned
+tuned=(--model base "${few[@]}" --sample-every 0)
+quick "${tuned[@]}" --train-data 'data/*_train_*.bin' --checkpoint-every 1 --out tuned
 check "an export has the data's template, and ends at its turns first" speaks tuned/export data "[1508,1506]"
 check "the banner says so" grep -q "in the form of data/chat_template.jinja, which the export gets in place of the model's other template; samples end with a turn: <|reserved_special_token_1|> (1508)" log
 check "a run on text keeps the model's own" eval '[ "$(eos base)" = 1506 ]'
-# shellcheck disable=SC2086  # words
-train $tuned --train-data text.txt --out plain
+quick "${tuned[@]}" --train-data text.txt --out plain
 check "  template and end" eval '! [ -e plain/export/chat_template.jinja ] && grep -q "{{ messages }}" plain/export/tokenizer_config.json && [ "$(eos plain/export)" = 1506 ]'
-train --resume tuned/checkpoints/step-00000001 --out goes_on
+quick --resume tuned/checkpoints/step-00000001 --out goes_on
 check "a run that goes on has them, too" speaks goes_on/export data "[1508,1506]"
 check "  and does not take them for changes" not grep -q "changed since" log
 mv data away && mv base away.base
@@ -62,32 +57,25 @@ check "so has a checkpoint that is made a model without its data" speaks whole d
 echo "-- manifests"
 talks other '1507, 1508'
 echo "{{ messages | length }}" >other/chat_template.jinja
-# shellcheck disable=SC2086  # words
-train $tuned --train-data '{data,other}/*_train_*.bin' --out two
+quick "${tuned[@]}" --train-data '{data,other}/*_train_*.bin' --out two
 check "of two templates the first is exported, and all turns' ends" speaks two/export data "[1508,1507,1506]"
 check "  which is told" grep -q "data and other were rendered by different chat templates: the export has that of data" log
 sed -i 's/"chat": .*/"command": {"template": "mine.jinja"}}/' other/manifest.json
-# shellcheck disable=SC2086  # words
-train $tuned --train-data 'other/*_train_*.bin' --out older
+quick "${tuned[@]}" --train-data 'other/*_train_*.bin' --out older
 check "an older manifest names the command alone" speaks older/export other 1506
 talks beyond 1514
-# shellcheck disable=SC2086  # words
-refused "an end that the model does not have" "token 1514 ends a turn, and the model has 1514" "$train" $tuned --train-data 'beyond/*.bin'
+refused "an end that the model does not have" "token 1514 ends a turn, and the model has 1514" "$train" "${tuned[@]}" --train-data 'beyond/*.bin'
 rm beyond/chat_template.jinja
-# shellcheck disable=SC2086  # words
-refused "a template that was left behind" "beyond/chat_template.jinja: it is not there, and it rendered the conversations" "$train" $tuned --train-data 'beyond/*.bin'
+refused "a template that was left behind" "beyond/chat_template.jinja: it is not there, and it rendered the conversations" "$train" "${tuned[@]}" --train-data 'beyond/*.bin'
 sed -i 's/chat_template.jinja/..\/text.txt/' beyond/manifest.json
-# shellcheck disable=SC2086  # words
-refused "a template elsewhere" '"../text.txt" is no name of a file in beyond' "$train" $tuned --train-data 'beyond/*.bin'
+refused "a template elsewhere" '"../text.txt" is no name of a file in beyond' "$train" "${tuned[@]}" --train-data 'beyond/*.bin'
 
 ln -sf ../text.txt data/chat_template.jinja
-# shellcheck disable=SC2086  # words
-refused "a link out of the data's folder" "outside of this folder" "$train" $tuned --train-data 'data/*.bin'
+refused "a link out of the data's folder" "outside of this folder" "$train" "${tuned[@]}" --train-data 'data/*.bin'
 
 echo "-- samples"
 talks all "$(seq -s, 0 1513)" # whatever the weights say, the first token ends the turn
-# shellcheck disable=SC2086  # words
-train --model base $few --sample-every 2 --sample-tokens 50 --prompt KING --train-data 'all/*_train_*.bin' --out ends
+quick --model base "${few[@]}" --sample-every 2 --sample-tokens 50 --prompt KING --train-data 'all/*_train_*.bin' --out ends
 check "samples of a training end at the turn's end" eval '[ "$(sed -n "s/.*\"sample\":\"\([^\"]*\)\".*/\1/p" ends/train.jsonl | tail -n 1 | wc -c)" -lt 30 ]'
 
 hand=$'<|reserved_special_token_0|>system\nBe brief<|reserved_special_token_1|><|reserved_special_token_0|>user\nSay 7<|reserved_special_token_1|><|reserved_special_token_0|>assistant\n'
@@ -103,6 +91,5 @@ if ask --chat --prompt 'Say 7' --system 'Be brief' >answer 2>refused; then
 else
   check "a program without the library says how to get it" grep -q "scripts/get_minja" refused
 fi
-train --model tuned/export --sample-only --sample-tokens 1 --system x --prompt x
-check "--system without --chat is told to change nothing" grep -q -- "--system changes nothing: --chat is off" log
+shows "--system without --chat is told to change nothing" "--system changes nothing: --chat is off" --model tuned/export --sample-only --sample-tokens 1 --system x --prompt x
 echo "$checks checks passed"

@@ -37,9 +37,8 @@ run whole 1 --dry-run "${data[@]}"
 check "all shards and masks: no warning" eval '! grep -q "^warning: [0-9]* of the" whole.txt'
 mkdir part && cp data/manifest.json data/x_train_00000[145].* data/x_val* part
 for n in 1 2; do
-  run part $n --dry-run --train-data 'part/*train*.bin' --val-data 'part/*val*.bin'
-  check "two of five shards are gone: told, $n rank(s)" says part \
-    "warning: 2 of the 5 train shards that part/manifest.json lists are not there: x_train_000002.bin, x_train_000003.bin"
+  tells "two of five shards are gone: told, $n rank(s)" "warning: 2 of the 5 train shards that part/manifest.json lists are not there: x_train_000002.bin, x_train_000003.bin" \
+    run part $n --dry-run --train-data 'part/*train*.bin' --val-data 'part/*val*.bin'
 done
 rm part/*.mask
 for n in 1 2; do
@@ -59,8 +58,7 @@ for n in 1 2; do
     ranks $n "${packed[@]}" --dry-run --train-data words.txt --val-data lines.txt
 done
 refused "  in all that is measured" "remove --packed-documents" "${packed[@]}" --eval-only --val-data words.txt
-run packed 1 --packed-documents --document-token 10 --dry-run --train-data lines.txt --val-data words.txt
-check "  in the held-out data alone: told" says packed "warning: --packed-documents changes nothing of the held-out loss: token 10,"
+tells "  in the held-out data alone: told" "warning: --packed-documents changes nothing of the held-out loss: token 10," run packed 1 --packed-documents --document-token 10 --dry-run --train-data lines.txt --val-data words.txt
 
 echo "-- swapped before a resume"
 # change WHAT FOLDER: what was done to the data meanwhile.
@@ -118,8 +116,7 @@ check "none of these began a run" [ ! -e on ]
 while IFS='|' read -r what n text; do
   rm -rf here on && cp -r plain here
   change "$what" here
-  resume on "$n" "$(checkpoint plain-run 2)" "${on[@]:2}"
-  check "$what, $n rank(s): it goes on, and $text" says on "$text"
+  tells "$what, $n rank(s): it goes on, and $text" "$text" resume on "$n" "$(checkpoint plain-run 2)" "${on[@]:2}"
 done <<'END'
 held-out|1|the held-out data is not what it was: x_val_000000.bin has other tokens
 held-out|2|the held-out data is not what it was: x_val_000000.bin has other tokens
@@ -135,8 +132,7 @@ packed=(--packed-documents on --lr 1e-2 --steps 4)
 run packed-run 1 "${packed[@]}" --train-data 'ends/x_train_*.bin' --val-data 'ends/x_val_*.bin' --checkpoint-every 2
 on=(--train-data 'here/x_train_*.bin' --val-data 'here/x_val_*.bin')
 for n in 1 2; do
-  resume bare$n $n "$(checkpoint packed-run 2)" "${on[@]}"
-  check "without its manifest, $n rank(s): as it was" says bare$n "packed documents, each ends with token 110"
+  tells "without its manifest, $n rank(s): as it was" "packed documents, each ends with token 110" resume bare$n $n "$(checkpoint packed-run 2)" "${on[@]}"
   check "  with the same losses" near packed-run bare$n 2 1e-5 1e-5
 done
 check "  to the last bit" cmp <(losses packed-run/train.jsonl | tail -n 2) <(losses bare1/train.jsonl)
@@ -145,8 +141,7 @@ refused "another token" "each document begins with token 112, and where the run 
 rule here 112
 refused "another manifest" "the training data is not what it was: each document ends with token 112" \
   "$train" --resume "$(checkpoint packed-run 2)" "${on[@]}" --out refused
-resume other-held-out 1 "$(checkpoint packed-run 2)" --val-data 'here/x_val_*.bin'
-check "of the held-out data: told" says other-held-out "the held-out data is not what it was: each document ends with token 112"
+tells "of the held-out data: told" "the held-out data is not what it was: each document ends with token 112" resume other-held-out 1 "$(checkpoint packed-run 2)" --val-data 'here/x_val_*.bin'
 
 echo "-- what a checkpoint says is kept, and one of an older version says nothing"
 cp on/checkpoints/step-00000003/state.json state.json 2>/dev/null || { find on && fail "no checkpoint of the resumed run"; }
@@ -154,7 +149,6 @@ identity() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["d
 check "the resumed run's checkpoint names the same data" cmp <(identity state.json) <(identity plain-run/checkpoints/step-00000002/state.json)
 python3 "$root/dev/test/edit_json.py" plain-run/checkpoints/step-00000002/state.json 'del j["data_identity"]'
 rm -rf here on && cp -r plain here
-resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
-check "a checkpoint without it: gone on from, with a remark" says on "stores only the number of its data's tokens"
+tells "a checkpoint without it: gone on from, with a remark" "stores only the number of its data's tokens" resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
 check "how much is measured may change" says on '--val-tokens 100 (was 16)'
 echo "$checks checks passed"

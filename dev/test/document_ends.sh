@@ -21,38 +21,30 @@ shards("both", [1505, 64, 1506], place="both", token="<|begin_of_text|>", id=150
 PY
 heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514/' >model.json
 heads_model | sed 's/"vocab_size": 256/"vocab_size": 1514, "eos_token_id": 7/' >ends.json
-train() { "$train" "$@" >log 2>&1 || { cat log && fail "$*"; }; }
-few="--tokenizer tokenizer --seq-len 32 --global-batch 4 --sample-tokens 20 --temperature 0"
+few=(--tokenizer tokenizer --seq-len 32 --global-batch 4 --sample-tokens 20 --temperature 0)
 ids() { tr -d ' \n' <"$1/generation_config.json" | grep -o '"[be]os_token_id":[0-9nul]*' | sort | tr -d '"\n'; }
 last_sample() { sed -n 's/.*"sample":"\([^"]*\)".*/\1/p' "$1/train.jsonl" | tail -n 1; }
 
-# shellcheck disable=SC2086  # words
-train --model model.json $few --train-data after --steps 40 --lr 0.01 --checkpoint-every 40 --out ended
-check "the banner says where samples begin and end" grep -q "samples *begin after <|end_of_text|> (1506), and end with <|end_of_text|> (1506) or after 20 tokens" log
+shows "the banner says where samples begin and end" "samples *begin after <|end_of_text|> (1506), and end with <|end_of_text|> (1506) or after 20 tokens" --model model.json "${few[@]}" --train-data after --steps 40 --lr 0.01 --checkpoint-every 40 --out ended
 check "what follows each token is learnt" [ "$(sed -n 's/.*"step":40,"loss":\([0-9]*\)\..*/\1/p' ended/train.jsonl)" = 0 ]
 check "a sample is one document: $(last_sample ended)" [ "$(last_sample ended)" = a ]
 check "the export ends with the token after documents" [ "$(ids ended/export)" = "bos_token_id:nulleos_token_id:1506" ]
 check "  and so does the checkpoint" grep -q '"eos_token_id": 1506' ended/checkpoints/step-00000040/generation_config.json
-# shellcheck disable=SC2086  # words
 check "  and --sample-only of it" [ "$("$train" --model ended/export --sample-only --quiet --temperature 0 --sample-tokens 20)" = a ]
 mv after moved
-train --resume ended/checkpoints/step-00000040 --train-data 'moved/*.bin' --steps 41 --out on
+quick --resume ended/checkpoints/step-00000040 --train-data 'moved/*.bin' --steps 41 --out on
 check "a run that goes on exports it, too" [ "$(ids on/export)" = "bos_token_id:nulleos_token_id:1506" ]
 
-short="$few --steps 1 --sample-every 1"
-# shellcheck disable=SC2086  # words
-train --model model.json $short --train-data both --out both.run
+short=("${few[@]}" --steps 1 --sample-every 1)
+quick --model model.json "${short[@]}" --train-data both --out both.run
 check "a token before and another one after" [ "$(ids both.run/export)" = "bos_token_id:1505eos_token_id:1506" ]
 check "  both end samples" grep -q "begin after <|begin_of_text|> (1505), and end with <|end_of_text|> (1506), <|begin_of_text|> (1505) or" log
-# shellcheck disable=SC2086  # words
-train --model ends.json $short --train-data moved --prompt b --out own
+quick --model ends.json "${short[@]}" --train-data moved --prompt b --out own
 check "a model keeps its own end" [ "$(ids own/export)" = "bos_token_id:nulleos_token_id:7" ]
 check "  and both end samples, also with a prompt" grep -q "samples *continue --prompt, and end with ( (7), <|end_of_text|> (1506) or" log
 head -c 9000 "$root/dev/data/tinyshakespeare.txt" >text.txt
-# shellcheck disable=SC2086  # words
-train --model model.json $short --train-data text.txt --out text.run
+quick --model model.json "${short[@]}" --train-data text.txt --out text.run
 check "a text that the program cuts: the token that it puts first" [ "$(ids text.run/export)" = "bos_token_id:1505eos_token_id:1505" ]
-train --layers 1 --seq-len 32 --global-batch 2 --steps 1 --train-data text.txt --out bytes
-check "bytes begin after a newline" grep -q "samples *begin after a newline, and have 200 tokens" log
+shows "bytes begin after a newline" "samples *begin after a newline, and have 200 tokens" --layers 1 --seq-len 32 --global-batch 2 --steps 1 --train-data text.txt --out bytes
 check "  and have no end" [ "$(ids bytes/export)" = "bos_token_id:nulleos_token_id:null" ]
 echo "$checks checks passed"

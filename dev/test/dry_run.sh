@@ -44,10 +44,8 @@ check "10B tokens: $(sed -n 's/^ *length *//p' length.txt)" grep -q "^ *length *
 hours=$(sed -n 's/.*, \([0-9.k]*\) GPU-hours$/\1/p' length.txt)
 check "  which are as many GPU-hours as its speed takes" alike "$hours" "$(awk "BEGIN { print 9537 * 256 * 4096 / $(plain "$(speed length.txt)") / 3600 }")" 0.02
 check "  and at half the speed twice the time" grep -q "^ *5h[0-9]*m to 6h[0-9]*m at 65% to 50% of the predicted speed" length.txt
-"$train" "${qwen[@]}" --zero-stage 3 --train-tokens 1T >days.txt
-check "days: $(sed -n 's/^ *length *//p' days.txt)" grep -q "1.00T tokens: 1[0-9].[0-9] days by this prediction" days.txt
-"$train" "${qwen[@]}" --zero-stage 3 --steps 100 >steps.txt
-check "of steps, too" grep -q "^ *length *100 steps, 105M tokens: " steps.txt
+shows "1T tokens: days" "1.00T tokens: 1[0-9].[0-9] days by this prediction" "${qwen[@]}" --zero-stage 3 --train-tokens 1T
+shows "of steps, too" "^ *length *100 steps, 105M tokens: " "${qwen[@]}" --zero-stage 3 --steps 100
 refused "a number of nonsense" "10X: not an integer, which may have a unit: 10k, 300M, 1.5B, 2T" "$train" "${qwen[@]}" --train-tokens 10X
 
 echo "-- what crosses the network"
@@ -84,23 +82,19 @@ check "  by Slurm, too" grep -q "^ *sbatch --nodes 4 --gpus-per-node 8 scripts/t
 check "checkpoints from a copy in the host's memory" grep -q "^ *checkpoints every 30 minutes, .*from a copy in the host's memory" zero3.txt
 check "  of 12 bytes a parameter" grep -q "^ *each about 89.7 GiB on the disk; the newest 3 stay: 269 GiB$" zero3.txt
 check "a host that is assumed is named" grep -q "a host is assumed to have 256 GiB for each GPU, of which 90% may be pinned" zero3.txt
-"$train" "${eight[@]}" --host-memory-limit 8GiB >small.txt
-check "one without room for the copy" grep -q "^ *checkpoints .*while training waits: there is no room for a copy" small.txt
-check "  and no other is assumed" eval '! grep "is assumed" small.txt'
+shows "one without room for the copy" "^ *checkpoints .*while training waits: there is no room for a copy" "${eight[@]}" --host-memory-limit 8GiB
+check "  and no other is assumed" eval '! grep "is assumed" log'
 for plan in auto mesh; do
   "$train" "${eight[@]}" --plan $plan >host.txt
   check "--plan $plan: the column is what the plan below it says" eval \
     '[ "$(awk "/^ *device  *host/ { getline; print \$3, \$4 }" host.txt)" = "$(sed -n "s/^ *host, total  *//p" host.txt)" ]'
 done
 need=$(sed -n 's/^ *device and reserve  *\([0-9.]*\) GiB/\1/p' zero3.txt)
-"$train" "${eight[@]}" --plan mesh --micro-batch 1 --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB" >narrow.txt
-check "a plan that leaves less than 2 GiB is marked" grep -q "^ *$need GiB .* ~ --zero-stage 3$\|^ *$need GiB .* ~ as it is$" narrow.txt
-"$train" "${eight[@]}" --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB" >narrow.txt
-check "  and warned of" grep -q "of .* GiB (--memory-limit) are left, and what the plan reserves for libraries is in part an assumption" narrow.txt
-check "  and its limit is not called the device's own" grep -q "it fits: .* GiB (--memory-limit) of NVIDIA H100" narrow.txt
+shows "a plan that leaves less than 2 GiB is marked" "^ *$need GiB .* ~ --zero-stage 3$\|^ *$need GiB .* ~ as it is$" "${eight[@]}" --plan mesh --micro-batch 1 --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB"
+shows "  and warned of" "of .* GiB (--memory-limit) are left, and what the plan reserves for libraries is in part an assumption" "${eight[@]}" --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB"
+check "  and its limit is not called the device's own" grep -q "it fits: .* GiB (--memory-limit) of NVIDIA H100" log
 check "others are not" eval '! grep " are left" zero3.txt'
-"$train" "${eight[@]}" --offload-optimizer on >offloaded.txt
-check "no published row offloads" grep -q "no published run that was compared offloads" offloaded.txt
+shows "no published row offloads" "no published run that was compared offloads" "${eight[@]}" --offload-optimizer on
 "$train" "${eight[@]/%3/0}" >whole.txt || [ $? = 2 ]
 check "what is not sharded is said not to be" grep -q "ZeRO stage 0: nothing is sharded" whole.txt
 check "what does not fit: needs and has, device and host" grep -q "it does not fit: the device needs [0-9.]* GiB .* and has 79.1 GiB (NVIDIA H100.*); the host needs .*, for 8 ranks and has 1.80 TiB$" whole.txt
@@ -114,8 +108,7 @@ echo "-- options at which it does not look"
 small=(--dry-run --nodes 2 --gpus-per-node 4 --model llama3.2-1b --layers 6 --seq-len 2048 --global-batch 32)
 "$train" "${small[@]}" >plain.txt
 check "nothing is said of what it looks at" eval '! grep -q "does not look" plain.txt'
-"$train" "${small[@]}" --train-data x --lr 1e-3 --out y --zero-stage 1 >unread.txt
-check "given ones are named" grep -q "it does not look at --train-data, --out, --lr$" unread.txt
+shows "given ones are named" "it does not look at --train-data, --out, --lr$" "${small[@]}" --train-data x --lr 1e-3 --out y --zero-stage 1
 # Each option of --help either changes what is printed, or is named.
 tried=0
 while read -r name kind; do
@@ -162,8 +155,7 @@ while read -r name kind; do
 done < <("$train" --help | sed -n 's/^  --\([a-z0-9-]*\) *\([^ ]*\).*/\1 \2/p')
 check "each of $tried options changes what is printed, or is named" [ $tried -gt 70 ]
 
-"$train" "${small[@]}" --recompute block --activation-offload input >nothing.txt
-check "activations that are nowhere kept: the line begins with that" grep -q "^ *activations kept: nothing; computed again: " nothing.txt
+shows "activations that are nowhere kept: the line begins with that" "^ *activations kept: nothing; computed again: " "${small[@]}" --recompute block --activation-offload input
 
 echo "-- larger micro-batches"
 "$train" "${qwen[@]}" --zero-stage 3 --plan auto >auto.txt
@@ -205,10 +197,8 @@ check "weights are gathered in FP8 where that is faster" grep -q -- "--fp8-all-g
 "$train" "${qwen[@]}" --plan mesh --tensor-parallel-degree 2 --zero-stage 1 --micro-batch 2 --train-data 'my books/*.bin' >kept.txt
 check "what was asked for stays" eval '[ "$(rows kept.txt | wc -l)" -ge 2 ] && ! rows kept.txt | grep -e "--tensor-parallel" -e "--zero-stage" -e "--micro-batch" >/dev/null'
 check "  and is in the command, as a shell reads it" grep -q "^ *command .* --train-data 'my books/\*.bin' .*--micro-batch 2 .*--zero-stage 1 --tensor-parallel-degree 2" kept.txt
-"$train" --dry-run --nodes 16 --model llama3.2-1b --global-batch 128 --plan mesh >slurm.txt
-check "many nodes: by Slurm" grep -q "^ *command *sbatch --nodes 16 --gpus-per-node 8 scripts/train.sbatch --model llama3.2-1b " slurm.txt
-"$train" --dry-run --nodes 1 --gpus-per-node 1 --model llama3.2-1b --plan mesh >single.txt
-check "one GPU" grep -q "^ *command *scripts/run -n 1 --model llama3.2-1b " single.txt
+shows "many nodes: by Slurm" "^ *command *sbatch --nodes 16 --gpus-per-node 8 scripts/train.sbatch --model llama3.2-1b " --dry-run --nodes 16 --model llama3.2-1b --global-batch 128 --plan mesh
+shows "one GPU" "^ *command *scripts/run -n 1 --model llama3.2-1b " --dry-run --nodes 1 --gpus-per-node 1 --model llama3.2-1b --plan mesh
 refused "what fits nowhere: the nearest" "the nearest needs " "$train" --dry-run --nodes 1 --gpus-per-node 2 --model llama3.1-405b --seq-len 8192 --plan mesh
 check "  with its options" grep -q "GiB of the device and .* of the host, for a rank, with .*--offload-optimizer" refused
 refused "a batch that no mesh can share" "no mesh of 24 ranks can train this" "$train" --dry-run --nodes 3 --model llama3.2-1b --global-batch 7 --seq-len 4095 --plan mesh

@@ -33,8 +33,7 @@ for words in 2 4 "4 --tensor-parallel-degree 2 --context-parallel-degree 2" "1 -
 done
 measure more 1 --eval-format llm.c
 { cat "$items" && for _ in 1 2 3 4 5 6 7 8 9 10; do echo '{"ctx": "a", "endings": ["b", "c"], "label": 1}'; done; } >"$scratch/mixed.jsonl"
-resume mixed 2 none --model "$scratch/run/export" --eval-only --seq-len 160 --val-tokens 160 --eval-choices "$scratch/mixed.jsonl"
-check "a guess among 4 and among 2" says mixed "20 choices | acc "
+tells "a guess among 4 and among 2" "20 choices | acc " resume mixed 2 none --model "$scratch/run/export" --eval-only --seq-len 160 --val-tokens 160 --eval-choices "$scratch/mixed.jsonl"
 check "  gets their mean right" says mixed " | chance 0.3750"
 check "llm.c's way to build the text" grep -q "10 choices | acc 0" "$scratch/more"
 # A mark of WikiHow's makes an ending unlikely, for the one who leaves it there.
@@ -129,8 +128,7 @@ check "  without those that no document predicts" unigram_is "$(logs 4 1 1 3 4 3
 
 # The export of a model of bytes has a tokenizer that reads them; named as a file it goes along by its usual name.
 cp "$scratch/run/export/tokenizer.json" "$scratch/bytes.json"
-run named 1 --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$scratch/bytes.json"
-check "a tokenizer by another name is read" says named "$scratch/bytes.json, 256 tokens"
+tells "a tokenizer by another name is read" "$scratch/bytes.json, 256 tokens" run named 1 --steps 1 --seq-len 16 --val-every 0 --sample-every 0 --tokenizer "$scratch/bytes.json"
 check "  and exported" cmp "$scratch/bytes.json" "$scratch/named/export/tokenizer.json"
 
 # A run whose documents were packed is measured without that only with a warning.
@@ -149,8 +147,7 @@ check "  nor of a run without them" says_not all "$packed"
 
 run longer 1 --layers 1 --seq-len 32 --global-batch 2 --steps 4 --checkpoint-every 4 --sample-every 0 --export off
 measured=$(grep -o "of which .* are measured" "$scratch/longer.txt")
-resume longer 1 auto --steps 400
-check "a run that is made longer measures as many held-out tokens: $measured" says longer "$measured"
+tells "a run that is made longer measures as many held-out tokens: $measured" "$measured" resume longer 1 auto --steps 400
 
 printf '{"ctx": "a", "endings": ["b", "c"], "label": 1}\n{"ctx": "a", "label": 1}\n' >"$scratch/bad.jsonl"
 refused "a question without answers" "bad.jsonl:2 has no key \"endings\"" "$train" --eval-choices "$scratch/bad.jsonl"

@@ -94,6 +94,11 @@ resume() {
 checkpoint() { printf "$scratch/%s/checkpoints/step-%08d" "$1" "$2"; }
 # says NAME TEXT: the run printed it.
 says() { grep -qF -- "$2" "$scratch/$1.txt" || { cat "$scratch/$1.txt" && return 1; }; }
+# tells WHAT TEXT run|resume NAME …: that run printed it.
+tells() {
+  "${@:3}"
+  check "$1" says "$4" "$2"
+}
 says_not() { ! grep -qF -- "$2" "$scratch/$1.txt"; }
 not() { ! "$@"; }
 # losses FILE: "step loss" of each step of a train.jsonl.
@@ -153,6 +158,14 @@ wait_for() {
   done
   cat "$1"
   fail "did not print \"$2\""
+}
+
+# quick OPTIONS…: a run on one rank; $scratch/log has what it printed.
+quick() { "$train" "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" && fail "$*"; }; }
+# shows WHAT PATTERN OPTIONS…: such a run prints a line of that pattern.
+shows() {
+  quick "${@:3}"
+  check "$1" grep -q -- "$2" "$scratch/log"
 }
 
 # odd_model [layers=N hidden=N ffn=N tied=BOOL]: a model of which no dimension is round, $scratch/odd.json, and a text of

@@ -18,8 +18,7 @@ just() { sed -n 's/^ *device, total *\([0-9.]*\) MiB.*/\1/p' "$1" | awk '{ print
 with_pinned() { LLMC_CPU_PINNED=$1 ranks "${@:2}"; } # BYTES RANKS COMMAND…
 
 echo "-- what does not fit"
-"$train" --dry-run "${short[@]}" >plain.txt
-check "a plan says whether it fits" grep -q "^it fits: .* of the .* of CPU (1 thread), .* of the host" plain.txt
+shows "a plan says whether it fits" "^it fits: .* of the .* of CPU (1 thread), .* of the host" --dry-run "${short[@]}"
 for n in 1 2; do
   refused "$n: more than the device" "it does not fit: " ranks $n "$train" "${short[@]}" --memory-limit 10MiB
   check "  with what it needs by category" grep -q "activations  *[0-9.]* MiB" refused
@@ -48,9 +47,8 @@ ranks 2 "$train" "${host[@]}" >two.txt || [ $? = 2 ]
 check "one rank fits the host" grep -q "^it fits" one.txt
 check "two ranks of a node together do not" grep -q "^it does not fit: .*, for 2 ranks" two.txt
 echo "-- a limit of the host that is not the system's"
-"$train" "${host[@]/40MiB/900TiB}" >beyond.txt
-check "a limit beyond what the host has is a warning" grep -q "^warning: --host-memory-limit 900TiB: the system says that this process can have [0-9.]* [GT]iB of the host" beyond.txt
-check "  and what the plan counts on" grep -q "^it fits: .* of the 900 TiB of the host" beyond.txt
+shows "a limit beyond what the host has is a warning" "^warning: --host-memory-limit 900TiB: the system says that this process can have [0-9.]* [GT]iB of the host" "${host[@]/40MiB/900TiB}"
+check "  and what the plan counts on" grep -q "^it fits: .* of the 900 TiB of the host" log
 check "one within it is none" eval '! grep -q "^warning: --host-memory-limit" one.txt'
 ranks 2 "$train" "${short[@]}" --offload-optimizer --host-memory-limit 900TiB --out beyond >beyond.txt
 check "two ranks train with such a limit, and say so once" [ "$(grep -c "^warning: --host-memory-limit" beyond.txt)" = 1 ]
@@ -78,8 +76,7 @@ check "its speeds on a CPU are an H100's" grep -q "^(at the rates of an H100: th
 "$train" "${short[@]}" --plan auto --memory-limit 20MiB --checkpoint-every 3 --out own >own.txt
 check "a training says that it has chosen its micro-batch: $(chosen own.txt)" grep -q "^ *micro-batch [124]: chosen by --plan auto$" own.txt
 size=$(sed -n 's/^ *micro-batch \([124]\): chosen by --plan auto$/\1/p' own.txt)
-"$train" --resume own --memory-limit 1GiB --steps 4 --out further >further.txt
-check "  and keeps it where there is more room" grep -q "1 rank x $((8 / size)) micro-batch\(es\)\? of $size;" further.txt
+shows "  and keeps it where there is more room" "1 rank x $((8 / size)) micro-batch\(es\)\? of $size;" --resume own --memory-limit 1GiB --steps 4 --out further
 "$train" --dry-run --nodes 1 --gpus-per-node 1 --gpu H100 --model llama3-8b --plan auto >rehearsed.txt
 check "for a GPU that is not here, too: $(chosen rehearsed.txt)" grep -q "^chosen: .*--offload-optimizer" rehearsed.txt
 check "  and its plan" grep -q "host optimizer" rehearsed.txt
@@ -98,8 +95,7 @@ check "plain attention: $(reserves stack.txt)" [ "$(reserves stack.txt)" = "$(re
 need=$(said alone.txt "device and reserve") total=$(said alone.txt "device, total")
 check "$total are planned, and $need needed" [ "$(said stack.txt "device, total")" = "$total" ]
 refused "  of which the reserve is a part" "(of which 1.50 GiB reserved) and has $total (--memory-limit; NVIDIA H100" "$train" "${gpu[@]}" --memory-limit "${total/ /}"
-"$train" "${gpu[@]}" --memory-limit "$(awk "BEGIN { print ${need% *} + 0.1 }")GiB" >within.txt
-check "  within it" grep -q "it fits: $need (of which 1.50 GiB reserved) of the " within.txt
+shows "  within it" "it fits: $need (of which 1.50 GiB reserved) of the " "${gpu[@]}" --memory-limit "$(awk "BEGIN { print ${need% *} + 0.1 }")GiB"
 # Each rank of a node gathers and reduces its shards among all; in a group of tensor or context parallelism it has more.
 nccl() { # EXPECTED OPTION…
   "$train" "${model[@]}" --gpus-per-node 8 --global-batch 8 "${@:2}" >nccl.txt
@@ -142,8 +138,7 @@ for file in bf16 fp8; do
   check "  by rates with their sources" grep -q "^ *attention (hopper) backward, head size 128: .* TFLOP/s (measured: " $file.txt
   check "  of which no GPU has confirmed the links" grep -q "^ *(rates that no GPU has confirmed: links)$" $file.txt
 done
-"$train" "${node[@]}" --fp8 rowwise >row.txt
-check "  nor products by rows" grep -q "(rates that no GPU has confirmed: FP8 products, one factor a row; links)" row.txt
+shows "  nor products by rows" "(rates that no GPU has confirmed: FP8 products, one factor a row; links)" "${node[@]}" --fp8 rowwise
 "$train" "${node[@]}" --gpu A100 --recompute block >a100.txt
 check "  nor those of an A100" \
   grep -q "(rates that no GPU has confirmed: products in bf16; attention (mma) forward; .*memory; links)" a100.txt
@@ -189,6 +184,5 @@ done
 ranks 2 "$train" --resume chosen-2 --steps 4 >resumed.txt
 check "a run that goes on has the limits of where it is, and chooses anew: $(chosen resumed.txt)" [ "$(chosen resumed.txt)" = "as it is" ]
 echo '{"activation-offload": "all", "recompute": "none", "sm_activation_offloading": true}' >dashed.json
-"$train" --dry-run --config dashed.json >dashed.txt
-check "what a configuration says itself comes before SageMaker's meaning" grep -q "option .*--activation-offload all" dashed.txt
+shows "what a configuration says itself comes before SageMaker's meaning" "option .*--activation-offload all" --dry-run --config dashed.json
 echo "$checks checks passed"

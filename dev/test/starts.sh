@@ -47,11 +47,9 @@ check "  and says so" said "the run in ended is done"
 check "  the weights stay" cmp ended/export/model.safetensors ended.safetensors
 run twice 1 "${short[@]}" --steps 3 --checkpoint-every 2 --keep-checkpoints 0
 rm -r twice/checkpoints/step-00000003
-run twice 1 --resume auto
-check "what a resumed run moves is told: the log" says twice "the lines of train.jsonl after step 2 are in twice/train.rolled-back.jsonl now"
+tells "what a resumed run moves is told: the log" "the lines of train.jsonl after step 2 are in twice/train.rolled-back.jsonl now" run twice 1 --resume auto
 check "  and the export" says twice "the export of before is twice/export.before-step-2 now"
-run fresh 2 "${short[@]}" --steps 2 --checkpoint-every 1 --resume auto
-check "--resume auto says that it begins" says fresh "no checkpoint in fresh: starts from the beginning"
+tells "--resume auto says that it begins" "no checkpoint in fresh: starts from the beginning" run fresh 2 "${short[@]}" --steps 2 --checkpoint-every 1 --resume auto
 check "a run with --out becomes runs/latest" latest fresh
 ranks 1 "$train" --resume auto --steps 3 >latest.txt 2>&1
 check "--resume auto follows it" says latest "goes on    after step 2 of fresh/checkpoints/step-00000002"
@@ -77,8 +75,7 @@ plural() { ! grep -E "(^|[^0-9])1 (steps|sequences|layers|ranks|micro-batches)" 
 check "one step is no steps" plural one
 check "a short run samples at its end alone" [ "$(grep -c '"sample"' one/train.jsonl)" = 1 ]
 check "  which is after training" says one "sample after training"
-run asked 1 "${short[@]}" --steps 2 --sample-every 1 --sample-tokens 3
-check "where it is asked for, it samples before its first step" says asked "sample before training"
+tells "where it is asked for, it samples before its first step" "sample before training" run asked 1 "${short[@]}" --steps 2 --sample-every 1 --sample-tokens 3
 run longer 1 "${short[@]}" --steps 20 --sample-tokens 3
 run estimated 1 "${model[@]}" --val-every 0 --steps 6 --sample-every 0 --global-batch 48 --micro-batch 2
 # The clock decides what it says, and other work on the machine when that is true: the run is to be six of its steps, and
@@ -90,9 +87,8 @@ estimate() {
           exit !(n == 6 && run > 5 * step && run < 7 * step && step < 100 * sum / n && step > sum / n / 100) }' estimated.txt
 }
 check "the banner estimates a step and the run" estimate
-run outlasted 1 "${short[@]}" --steps 2 --warmup-steps 8 --lr 0.004
-check "a warm-up that outlasts the run is told" says outlasted \
-  "warning: --warmup-steps 8: the run ends after 2 of them, at the learning rate 0.001"
+tells "a warm-up that outlasts the run is told" "warning: --warmup-steps 8: the run ends after 2 of them, at the learning rate 0.001" \
+  run outlasted 1 "${short[@]}" --steps 2 --warmup-steps 8 --lr 0.004
 check "20 steps sample half way" says longer "sample after step 10"
 check "  and not before" not says longer "sample before training"
 for only in --sample-only --eval-only; do

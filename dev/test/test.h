@@ -5,7 +5,10 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <iterator>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "dev/test/error_of.h"
 
@@ -22,4 +25,10 @@ void says(const std::string& text, const Parts&... parts) {
     CAPTURE(part);
     CHECK(text.find(part) != text.npos);
   }
+}
+
+// The words of a command line.
+inline std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -46,6 +47,16 @@ std::string check_error(const std::string& pattern, int vocab_size = 50257) {
   });
 }
 
+// The error of reading so many tokens of the whole, or of a shard.
+std::string read_error(const TokenDataset& data, int64_t start, int64_t count) {
+  std::vector<int32_t> out(size_t(std::clamp<int64_t>(count, 0, 10000)));
+  return error_of([&] { data.read(start, count, out.data()); });
+}
+std::string read_error(const TokenDataset& data, int shard, int64_t start, int64_t count) {
+  std::vector<int32_t> out(size_t(std::clamp<int64_t>(count, 0, 10000)));
+  return error_of([&] { data.read(shard, start, count, out.data()); });
+}
+
 // The message starts with `first`, and every part stands in it.
 template <class... Parts>
 void check_message(const std::string& message, const std::string& first, const Parts&... parts) {
@@ -59,8 +70,8 @@ void check_message(const std::string& message, const std::string& first, const P
 TEST_CASE("both shard formats, mixed under one pattern, in the order of their names") {
   TemporaryFolder folder;
   const std::vector<uint16_t> narrow = {0, 1, 50256, 7, 65535};
-  const std::vector<uint32_t> high_precision = {65536, 3, 128255};
-  write_shard(folder / "b_1.bin", high_precision);
+  const std::vector<uint32_t> wide = {65536, 3, 128255};
+  write_shard(folder / "b_1.bin", wide);
   write_shard(folder / "b_0.bin", narrow);
   write_shard(folder / "other.bin", std::vector<uint16_t>{9});
 
@@ -74,10 +85,9 @@ TEST_CASE("both shard formats, mixed under one pattern, in the order of their na
   CHECK(tokens_of(data, 0) == std::vector<int32_t>{0, 1, 50256, 7, 65535});
   CHECK(tokens_of(data, 1) == std::vector<int32_t>{65536, 3, 128255});
 
-  int32_t two[2] = {};
-  data.read(0, 2, 2, two);
-  CHECK(two[0] == 50256);
-  CHECK(two[1] == 7);
+  std::vector<int32_t> two(2);
+  data.read(0, 2, 2, two.data());
+  CHECK(two == std::vector<int32_t>{50256, 7});
 }
 
 TEST_CASE("text is read byte by byte, also bytes above 127") {
@@ -92,16 +102,15 @@ TEST_CASE("a read outside a shard is refused") {
   TemporaryFolder folder;
   write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3});
   const TokenDataset data = TokenDataset::open(folder / "a.bin", 10);
-  int32_t out[8];
-  CHECK(error_of([&] { data.read(0, 0, 3, out); }) == "");
-  CHECK(error_of([&] { data.read(0, 3, 0, out); }) == "");
-  const std::string message = error_of([&] { data.read(0, 1, 3, out); });
-  check_message(message, "3 tokens from token 1 of ", folder / "a.bin", "of which 3 are in this dataset");
+  CHECK(read_error(data, 0, 0, 3) == "");
+  CHECK(read_error(data, 0, 3, 0) == "");
+  check_message(read_error(data, 0, 1, 3), "3 tokens from token 1 of ", folder / "a.bin",
+                "of which 3 are in this dataset");
   for (const auto& [start, count] : std::vector<std::pair<int64_t, int64_t>>{{-1, 2}, {4, 0}, {0, -1}, {INT64_MAX, 2}})
-    CHECK(error_of([&, from = start, n = count] { data.read(0, from, n, out); }) != "");
-  says(error_of([&] { data.read(0, 2, INT64_MAX, out); }), "of which 3 are in this dataset");
-  CHECK(error_of([&] { data.read(1, 0, 1, out); }) == "shard 1 of a dataset of 1 shards");
-  CHECK(error_of([&] { data.read(-1, 0, 1, out); }) == "shard -1 of a dataset of 1 shards");
+    CHECK(read_error(data, 0, start, count) != "");
+  says(read_error(data, 0, 2, INT64_MAX), "of which 3 are in this dataset");
+  for (const int shard : {1, -1})
+    CHECK(read_error(data, shard, 0, 1) == format("shard %d of a dataset of 1 shards", shard));
 }
 
 TEST_CASE("missing and empty files") {
@@ -128,20 +137,19 @@ TEST_CASE("nanoGPT's files are tokens without a header") {
   CHECK(std::equal(read.begin(), read.end(), tokens.begin(), tokens.end()));
   CHECK(TokenDataset::open(folder.write("a.bin", header_bytes(20240520, 1, 1000) + bytes_of(tokens)), 50257)
             .has_header(0));
-  const auto refusal = [&](int vocabulary) { return error_of([&] { TokenDataset::open(path, vocabulary); }); };
-  says(refusal(256), "train.bin has no header", "and the model has 256", "--vocab-size 50304");
+  says(open_error(path, 256), "train.bin has no header", "and the model has 256", "--vocab-size 50304");
   folder.write("meta.pkl", "x");
-  says(refusal(50257), "numbers of characters", "--train-data " + folder / "input.txt");
+  says(open_error(path), "numbers of characters", "--train-data " + folder / "input.txt");
   // Zeros, as most of a header is, are no text.
   std::vector<uint16_t> zeros(1000, 0);
   zeros[0] = 1;
-  says(error_of([&] { TokenDataset::open(folder.write("z.bin", bytes_of(zeros)), 50257); }), "wrong magic 1");
+  says(open_error(folder.write("z.bin", bytes_of(zeros))), "wrong magic 1");
   // Nor are tokens of 4 bytes, or words beyond GPT-2's vocabulary, though a model has so many tokens.
-  std::vector<uint32_t> high_precision;
-  for (uint32_t i = 0; i < 1000; ++i) high_precision.push_back(1 + i * 7919 % 128000);
-  says(error_of([&] { TokenDataset::open(folder.write("w.bin", bytes_of(high_precision)), 128256); }), "wrong magic");
+  std::vector<uint32_t> wide;
+  for (uint32_t i = 0; i < 1000; ++i) wide.push_back(1 + i * 7919 % 128000);
+  says(open_error(folder.write("w.bin", bytes_of(wide)), 128256), "wrong magic");
   tokens[100] = 60000;
-  says(error_of([&] { TokenDataset::open(folder.write("t.bin", bytes_of(tokens)), 128256); }), "wrong magic");
+  says(open_error(folder.write("t.bin", bytes_of(tokens)), 128256), "wrong magic");
 }
 
 TEST_CASE("a shard that is not whole: its header, magic, version and number of tokens") {
@@ -153,11 +161,7 @@ TEST_CASE("a shard that is not whole: its header, magic, version and number of t
   while (text.size() < 2000) text += "Caf\xc3\xa9, or not caf\xc3\xa9:\n\tthat is the question.\r\n";
   const auto zeros = [](int count) { return std::string(size_t(count), '\0'); };
   const auto swapped = [](int32_t magic) { return int32_t(__builtin_bswap32(uint32_t(magic))); };
-  struct Case {
-    std::string bytes, error;
-    std::vector<std::string> more;
-  };
-  const Case cases[] = {
+  const std::tuple<std::string, std::string, std::vector<std::string>> cases[] = {
       {header_bytes(20240520, 1, 5).substr(0, 1023),
        "the file has 1023 bytes",
        {"expected a header of 1024 bytes", "cut short; fetch it again"}},
@@ -215,15 +219,14 @@ TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
 
     // Opening finds nothing; the token does when its turn comes, and not before.
     const TokenDataset data = TokenDataset::open(path, 50257);
-    std::vector<int32_t> out(10000);
-    CHECK(error_of([&] { data.read(0, int64_t(at), out.data()); }) == "");
-    CHECK(error_of([&] { data.read(int64_t(at), 1, out.data()); }) == message);
-    CHECK(error_of([&] { data.read(0, 0, 10000, out.data()); }) == message);
-    if (at > 5) CHECK(error_of([&] { data.split(5).second.read(0, 9995, out.data()); }) == message);
+    CHECK(read_error(data, 0, int64_t(at)) == "");
+    CHECK(read_error(data, int64_t(at), 1) == message);
+    CHECK(read_error(data, 0, 0, 10000) == message);
+    if (at > 5) CHECK(read_error(data.split(5).second, 0, 9995) == message);
 
-    std::vector<uint32_t> high_precision(10000, 128255);
-    high_precision[at] = 0xfffffff0;  // negative, had it been read as a signed number
-    write_shard(path, high_precision);
+    std::vector<uint32_t> wide(10000, 128255);
+    wide[at] = 0xfffffff0;  // negative, had it been read as a signed number
+    write_shard(path, wide);
     check_message(check_error(path, 128256), "shard " + path + ": token " + std::to_string(at) + " is 4294967280",
                   "below the model's vocabulary of 128256");
   }
@@ -268,13 +271,11 @@ TEST_CASE("reads over the concatenation cross from file to file, of all sizes an
       CHECK(std::equal(bytes.begin(), bytes.end(), learnt.begin() + start));
     }
   CHECK(data.shard_begin(3) == 1 + 2 + 3);
-  int32_t out[4];
-  CHECK(error_of([&] { data.read(size - 1, 2, out); }) ==
+  CHECK(read_error(data, size - 1, 2) ==
         format("2 tokens from token %lld of a dataset of %lld", (long long)size - 1, (long long)size));
-  CHECK(error_of([&] { data.read(-1, 2, out); }) != "");
-  CHECK(error_of([&] { data.read(1, -2, out); }) != "");
-  CHECK(error_of([&] { data.read(1, INT64_MAX, out); }) != "");
-  CHECK(error_of([&] { head.read(49, 2, out); }) != "");
+  for (const auto& [start, count] : {std::pair<int64_t, int64_t>{-1, 2}, {1, -2}, {1, INT64_MAX}})
+    CHECK(read_error(data, start, count) != "");
+  CHECK(read_error(head, 49, 2) != "");
 }
 
 TEST_CASE("a file that shrinks after it was opened is an error with its name and sizes") {
@@ -287,14 +288,13 @@ TEST_CASE("a file that shrinks after it was opened is an error with its name and
     const TokenDataset data = TokenDataset::open(folder / "*.bin", 50);
     const std::string path = data.shard_path(files - 1);
     std::filesystem::resize_file(path, 5000);
-    std::vector<int32_t> out(10000);
-    CHECK(error_of([&] { data.read(files - 1, 0, 1988, out.data()); }) == "");
+    CHECK(read_error(data, files - 1, 0, 1988) == "");
     check_message(
-        error_of([&] { data.read(files - 1, 1900, 89, out.data()); }),
+        read_error(data, files - 1, 1900, 89),
         "cannot read bytes 4824 to 5002 of " + path + ": it had 21024 bytes when it was opened and has 5000 now",
         "fetch it again");
     std::filesystem::remove(path);
-    const std::string message = error_of([&] { data.read(files - 1, 0, 10, out.data()); });
+    const std::string message = read_error(data, files - 1, 0, 10);
     if (files == 1) CHECK(message == "");
     else check_message(message, "cannot open " + path + ": No such file", "check the path");
   }
@@ -320,10 +320,9 @@ TEST_CASE("ten thousand files of two terabytes open without being read; a bad to
   CAPTURE(seconds);
   CHECK(seconds < 20);  // 0.1 s on an idle machine; reading all takes an hour
   CHECK(data.size() == 10000 * int64_t(tokens));
-  int32_t out[16];
-  CHECK(error_of([&] { data.read(data.size() - 17, 16, out); }) == "");
+  CHECK(read_error(data, data.size() - 17, 16) == "");
   const std::string message = "shard " + last + ": token 99999999 is 300";
-  CHECK(error_of([&] { data.read(data.size() - 16, 16, out); }).starts_with(message));
+  CHECK(read_error(data, data.size() - 16, 16).starts_with(message));
   CHECK(error_of([&] { data.check(data.size() - tokens, tokens); }).starts_with(message));
 }
 
@@ -358,13 +357,13 @@ TEST_CASE("a text's last tenth is held out, cut in the concatenation of the file
       CHECK(head.is_text());
       CHECK(tail.vocab_size() == 256);
     }
-    CHECK(error_of([&] { all.split(0); }) == "cannot split 25 tokens into 0 and 25\n  expected more than 0 in both");
-    CHECK(error_of([&] { all.split(25); }) == "cannot split 25 tokens into 25 and 0\n  expected more than 0 in both");
+    for (const int at : {0, 25})
+      CHECK(error_of([&] { all.split(at); }) ==
+            format("cannot split 25 tokens into %d and %d\n  expected more than 0 in both", at, 25 - at));
   }
   SUBCASE("a part cannot be read beyond the cut") {
-    int32_t out[25];
-    CHECK(error_of([&] { train.read(1, 0, 3, out); }) == "");
-    says(error_of([&] { train.read(1, 0, 4, out); }), "of which 3 are in this dataset");
+    CHECK(read_error(train, 1, 0, 3) == "");
+    says(read_error(train, 1, 0, 4), "of which 3 are in this dataset");
   }
   SUBCASE("where tokens are, counted in the files") {
     const std::string a = " of " + (folder / "a.txt"), b = " of " + (folder / "b.txt");
@@ -486,25 +485,18 @@ TEST_CASE("the bundled text is the one that the figures were measured on") {
 TEST_CASE("shards and masks that the manifest lists and that are not there") {
   TemporaryFolder folder;
   const std::vector<uint16_t> tokens = {1, 2, 3};
-  const auto mask = [&](const std::string& name) {
-    return write_file(folder / name, header_bytes(20241121, 1, 3) + std::string("\1\0\1", 3));
-  };
-  std::vector<std::pair<std::string, int64_t>> listed = {{"x_val_0", 3}};
-  for (const char* name : {"x_train_1", "x_train_2", "x_train_3", "x_train_4", "x_train_5"}) {
+  std::vector<std::pair<std::string, int64_t>> listed;
+  for (const char* name : {"x_val_0", "x_train_1", "x_train_2", "x_train_3", "x_train_4", "x_train_5"}) {
     listed.push_back({name, 3});
     write_shard(folder / name + ".bin", tokens);
-    mask(name + std::string(".mask"));
+    write_file(folder / name + ".mask", header_bytes(20241121, 1, 3) + std::string("\1\0\1", 3));
   }
-  write_shard(folder / "x_val_0.bin", tokens);
-  mask("x_val_0.mask");
   write_manifest(folder / "", listed, true);
   const auto compared = [&](const std::string& pattern) {
     TokenDataset data = TokenDataset::open(folder / pattern, 10);
     return compare_with_manifests(data);
   };
-  CHECK(compared("x_train_*.bin").empty());
-  CHECK(compared("x_val_*.bin").empty());
-  CHECK(compared("*.bin").empty());
+  for (const char* pattern : {"x_train_*.bin", "x_val_*.bin", "*.bin"}) CHECK(compared(pattern).empty());
   const auto in_folder = [&](const std::string& pattern) {
     std::string all;
     for (const std::string& remark : compared(pattern)) all += remark + "\n";

@@ -1,10 +1,10 @@
 // Covers: options: parser, config files, help, refusals with the nearest name; those that change nothing in a run
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <map>
 #include <random>
 #include <sstream>
+#include <tuple>
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
@@ -24,11 +24,6 @@ struct ConfigFile {
   std::string path;
   explicit ConfigFile(const std::string& text) : path(folder.write("options.json", text)) {}
 };
-
-Words words_of(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), {}};
-}
 
 std::string refusal(const Words& arguments) {
   return error_of([&] { parse_options(arguments); });
@@ -239,20 +234,17 @@ TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled o
   CHECK(refusal({"--beta1", "0"}).empty());
   CHECK(refusal({"--epochs", "0.5", "--steps", "auto"}).empty());
 
-  struct Numbers {
-    const char *option, *expected;
-    Words values;
-  };
-  for (const auto& [option, expected, values] : std::vector<Numbers>{
-           {"--steps",
-            "an integer in ",
-            {"0", "1.5", "", "0x10", "5 ", " 5", "1e400", "99999999999999999999", "1e-400", "inf", "Auto", "+5"}},
-           {"--seed", "an integer in ", {"auto", "1e17", "nan", "-9223372036854775808"}},
-           {"--beta1", "a number in ", {"1", "-0.1", "nan"}},
-           {"--beta2", "a number in ", {"auto"}},
-           {"--lr", "a number in ", {"inf", "-inf", "-nan", "", "1,5", "1e", "0.1.2", "1e999"}},
-           {"--adam-eps", "a number in ", {"0", "1e-400"}},
-           {"--epochs", "a number in ", {"0"}}})
+  const std::tuple<const char*, const char*, Words> numbers[] = {
+      {"--steps",
+       "an integer in ",
+       {"0", "1.5", "", "0x10", "5 ", " 5", "1e400", "99999999999999999999", "1e-400", "inf", "Auto", "+5"}},
+      {"--seed", "an integer in ", {"auto", "1e17", "nan", "-9223372036854775808"}},
+      {"--beta1", "a number in ", {"1", "-0.1", "nan"}},
+      {"--beta2", "a number in ", {"auto"}},
+      {"--lr", "a number in ", {"inf", "-inf", "-nan", "", "1,5", "1e", "0.1.2", "1e999"}},
+      {"--adam-eps", "a number in ", {"0", "1e-400"}},
+      {"--epochs", "a number in ", {"0"}}};
+  for (const auto& [option, expected, values] : numbers)
     for (const std::string& value : values) {
       CHECK(refusal({option, value}).starts_with(std::string(option) + " " + value + ": "));
       says(refusal({option, value}), expected);
@@ -307,12 +299,11 @@ TEST_CASE("config files that are refused") {
       {R"({"micro_batch": 1, "micro-batch": 1})", "stands twice"},
       {R"({"lr": 1, "lr": 1})", "stands twice"},
       {R"({"steps": 1, "epochs": 1})", "--steps 1 and --epochs 1 each set the length"},
-      {R"({"config": true})", "only the command line takes this option"},
-      {R"({"help": true})", "only the command line takes this option"},
-      {R"({"version": true})", "only the command line takes this option"},
       {"[1]", "expected an object"},
       {R"({"lr": 1e-})", "not valid JSON"}};
   for (const auto& [text, error] : cases) says(config_refusal(text), error);
+  for (const std::string option : {"config", "help", "version"})
+    says(config_refusal("{\"" + option + "\": true}"), "only the command line takes this option");
   says(refusal({"--config", "/none.json"}), "/none.json: No such file");
 }
 

@@ -57,6 +57,16 @@ void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& 
   }
 }
 
+// A file, or with the bytes of a shard a folder, of these tensors.
+template <class Writer = SafetensorsWriter, class... Shard>
+void write_all(const std::string& path, const std::vector<TensorSpec>& tensors, uint64_t largest_piece,
+               Shard... shard) {
+  static std::mt19937 random(5);  // each file has other pieces
+  Writer writer(path, tensors, shard...);
+  fill(writer, tensors, random, largest_piece);
+  writer.finish();
+}
+
 const std::vector<TensorSpec> kFour = {{"a", StoredType::F32, {2, 3}},
                                        {"b", StoredType::F32, {4}},
                                        {"c", StoredType::BF16, {3, 1}},
@@ -132,10 +142,7 @@ TEST_CASE("round trip: every type, ugly shapes, pieces of any size") {
     }
     tensors.push_back({"large", StoredType::U8, {round % 5 == 0 ? 3000001u : 3u}});
     const std::string path = folder / format("%d.safetensors", round);
-    SafetensorsWriter writer(path, tensors);
-    fill(writer, tensors, random, round % 2 ? 7 * 13 * 997 : 2500000);
-    writer.finish();
-
+    write_all(path, tensors, round % 2 ? 7 * 13 * 997 : 2500000);
     const Safetensors file(path);
     CHECK(file.tensors().size() == tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -207,9 +214,7 @@ TEST_CASE("read: damaged headers") {
 TEST_CASE("read: every cut of a file is refused, no changed header byte does harm") {
   const TemporaryFolder folder;
   std::mt19937 random(7);
-  SafetensorsWriter writer(folder / "good", kFour);
-  fill(writer, kFour, random, 100);
-  writer.finish();
+  write_all(folder / "good", kFour, 100);
   const std::string good = folder.read("good");
   for (size_t n = 0; n < good.size(); ++n) CHECK(!refusal(folder.write("x", good.substr(0, n))).empty());
   CHECK(!refusal(folder.write("x", good + "1")).empty());
@@ -249,11 +254,8 @@ TEST_CASE("read: offsets beyond 4 GiB") {
 
 TEST_CASE("directory: one file, shards, round trip") {
   const TemporaryFolder folder;
-  std::mt19937 random(11);
   const auto write = [&](const std::string& name, uint64_t shard_bytes, const std::vector<TensorSpec>& tensors) {
-    SafetensorsDirectoryWriter writer(folder / name, tensors, shard_bytes);
-    fill(writer, tensors, random, 10);
-    writer.finish();
+    write_all<SafetensorsDirectoryWriter>(folder / name, tensors, 10, shard_bytes);
     return Safetensors(folder / name);
   };
   const auto check = [&](const Safetensors& read, const std::vector<TensorSpec>& tensors) {
@@ -291,10 +293,7 @@ TEST_CASE("directory: one file, shards, round trip") {
 
 TEST_CASE("directory: what does not fit together") {
   const TemporaryFolder folder;
-  std::mt19937 random(13);
-  SafetensorsDirectoryWriter writer(folder / "m", kFour, 25);
-  fill(writer, kFour, random, 100);
-  writer.finish();
+  write_all<SafetensorsDirectoryWriter>(folder / "m", kFour, 100, uint64_t(25));
   const std::string index_path = folder / "m/model.safetensors.index.json",
                     index = folder.read("m/model.safetensors.index.json");
   const std::string second = folder / "m/model-00002-of-00003.safetensors";
@@ -310,10 +309,9 @@ TEST_CASE("directory: what does not fit together") {
   says(with_index("\"b\": \"model-00002", "\"b\": \"model-00003"), "tensor b is not in", "it is in ");
   says(with_index("\"b\":", "\"bb\":"), "tensor bb is not in", "different models");
   says(with_index("\"c\": \"model-00002-of-00003.safetensors\",", ""), "tensor c in ");
-  says(with_index("\"model-00002", "\"../m/model-00002"), "is no name of a file in");
-  says(with_index("\"model-00002-of-00003.safetensors\"", "\"..\""), "\"..\" is no name of a file in");
-  says(with_index("\"model-00002-of-00003.safetensors\"", "\"model-00002-of-00003.safetensors\\u0000\""),
-       "is no name of a file in");
+  for (const char* name : {"../m/model-00002-of-00003.safetensors", "..", "model-00002-of-00003.safetensors\\u0000"})
+    says(with_index("model-00002-of-00003.safetensors", name), "is no name of a file in",
+         std::string(name).substr(0, 2));
   says(with_index("\"model-00002", "\"model-00007"), "shard model-00007-of-00003.safetensors is missing");
   says(with_index("weight_map", "weight_mop"), "has no key \"weight_map\"\n  the nearest key is \"weight_mop\"");
   says(with_index("{", ""), "not valid JSON");

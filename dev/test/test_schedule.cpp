@@ -1,6 +1,7 @@
 // Covers: learning-rate schedules: formulas, edges, refusals
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "dev/test/test.h"
@@ -58,10 +59,9 @@ TEST_CASE("the last step has exactly the minimal rate, also of numbers that bina
       for (int64_t warmup : {0, 1}) {
         CAPTURE(schedule_name(schedule));
         CAPTURE(steps);
-        CHECK(learning_rate(schedule, steps - 1, steps, warmup, 3e-4, 3e-5) == 3e-5);
+        for (int64_t step : {steps - 1, steps, 10 * steps})
+          CHECK(learning_rate(schedule, step, steps, warmup, 3e-4, 3e-5) == 3e-5);
         CHECK(learning_rate(schedule, steps - 1, steps, warmup, 1e-3, 0) == 0);
-        CHECK(learning_rate(schedule, steps, steps, warmup, 3e-4, 3e-5) == 3e-5);
-        CHECK(learning_rate(schedule, 10 * steps, steps, warmup, 3e-4, 3e-5) == 3e-5);
       }
 }
 
@@ -82,22 +82,19 @@ TEST_CASE("after the warm-up the rate never rises, and stays within its bounds")
 }
 
 TEST_CASE("short runs and long warm-ups are defined") {
-  for (Schedule schedule : kAll) {
-    CAPTURE(schedule_name(schedule));
-    // One step trains with the full rate.
-    CHECK(learning_rate(schedule, 0, 1, 0, 1.0, 0.1) == 1.0);
-    CHECK(learning_rate(schedule, 0, 1, 1, 1.0, 0.1) == 1.0);
-    // The warm-up as long as the run ends at the full rate; a longer one is cut off.
-    CHECK(learning_rate(schedule, 3, 4, 4, 1.0, 0.1) == 1.0);
-    CHECK(learning_rate(schedule, 0, 4, 8, 1.0, 0.1) == 0.125);
-    CHECK(learning_rate(schedule, 3, 4, 8, 1.0, 0.1) == 0.5);
-    CHECK(learning_rate(schedule, 100, 4, 8, 1.0, 0.1) == 1.0);
-  }
+  // One step has the full rate. A warm-up as long as the run ends at the full rate; a longer one is cut off.
+  const std::tuple<int64_t, int64_t, int64_t, double> cases[] = {{0, 1, 0, 1.0},   {0, 1, 1, 1.0}, {3, 4, 4, 1.0},
+                                                                 {0, 4, 8, 0.125}, {3, 4, 8, 0.5}, {100, 4, 8, 1.0}};
+  for (Schedule schedule : kAll)
+    for (const auto& [step, steps, warmup, rate] : cases) {
+      CAPTURE(schedule_name(schedule));
+      CHECK(learning_rate(schedule, step, steps, warmup, 1.0, 0.1) == rate);
+    }
   // The warm-up reaches into the last fifth: the decay starts where it ends.
-  CHECK(learning_rate(Schedule::kWsd, 8, 10, 9, 1.0, 0.1) == 1.0);
-  CHECK(learning_rate(Schedule::kWsd, 9, 10, 9, 1.0, 0.1) == 0.1);
-  CHECK(learning_rate(Schedule::kWsd, 18, 20, 18, 1.0, 0.0) == 0.5);
-  CHECK(learning_rate(Schedule::kWsd, 19, 20, 18, 1.0, 0.0) == 0.0);
+  const std::tuple<int64_t, int64_t, int64_t, double, double> decays[] = {
+      {8, 10, 9, 0.1, 1.0}, {9, 10, 9, 0.1, 0.1}, {18, 20, 18, 0.0, 0.5}, {19, 20, 18, 0.0, 0.0}};
+  for (const auto& [step, steps, warmup, minimum, rate] : decays)
+    CHECK(learning_rate(Schedule::kWsd, step, steps, warmup, 1.0, minimum) == rate);
   // Two trillion steps: no overflow on the way.
   CHECK(learning_rate(Schedule::kLinear, int64_t(1) << 40, (int64_t(1) << 41) + 1, 0, 1.0, 0.0) == 0.5);
 }

@@ -2,6 +2,8 @@
 // tenth of it where weights are loaded, and the steps; the held-out tokens of a short run; when several ranks save; the
 // head's chunk and the type of tensor parallelism's sums, also of a run that an older program began
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
@@ -20,10 +22,13 @@ RunSettings settings(const char* model, bool loaded, double lr = kAuto) {
   return resolve_settings(options, ModelConfig::preset(model), DeviceInfo{}, 1, 1'000'000, loaded);
 }
 
+// The settings of `tiny`.
+RunSettings resolved(const Words& words, int ranks = 1) {
+  return resolve_settings(parse_options(words), ModelConfig::preset("tiny"), DeviceInfo{}, ranks, 1'000'000);
+}
+
 bool tells(const RunSettings& s, const std::string& text) {
-  for (const std::string& reason : s.reasons)
-    if (reason.find(text) != std::string::npos) return true;
-  return false;
+  return std::ranges::any_of(s.reasons, [&](const std::string& reason) { return reason.find(text) != text.npos; });
 }
 
 // The options with which a run goes on from a checkpoint whose state.json holds these.
@@ -36,16 +41,18 @@ Json resumed(const Json& written, int V) {
 }  // namespace
 
 TEST_CASE("loaded weights have a tenth of the default learning rate") {
-  CHECK(settings("tiny", false).lr == doctest::Approx(4e-3));
-  CHECK(settings("tiny", true).lr == doctest::Approx(4e-4));
-  CHECK(settings("tiny", true).min_lr == doctest::Approx(4e-5));
-  CHECK(settings("llama3.2-1b", false).lr == doctest::Approx(3e-4));
-  CHECK(settings("llama3.2-1b", true).lr == doctest::Approx(3e-5));
+  const std::tuple<const char*, bool, double, double> cases[] = {{"tiny", false, kAuto, 4e-3},
+                                                                 {"tiny", true, kAuto, 4e-4},
+                                                                 {"llama3.2-1b", false, kAuto, 3e-4},
+                                                                 {"llama3.2-1b", true, kAuto, 3e-5},
+                                                                 {"llama3.2-1b", true, 1e-3, 1e-3}};
+  for (const auto& [model, loaded, asked, lr] : cases) {
+    const RunSettings s = settings(model, loaded, asked);
+    CHECK(s.lr == doctest::Approx(lr));
+    CHECK(s.min_lr == doctest::Approx(lr / 10));
+    CHECK(tells(s, "a tenth of the default") == (loaded && is_auto(asked)));
+  }
   CHECK(tells(settings("llama3.2-1b", true), "3e-05"));
-  CHECK(tells(settings("llama3.2-1b", true), "a tenth of the default"));
-  CHECK(!tells(settings("llama3.2-1b", false), "tenth"));
-  CHECK(settings("llama3.2-1b", true, 1e-3).lr == 1e-3);
-  CHECK(!tells(settings("llama3.2-1b", true, 1e-3), "tenth"));
 }
 
 TEST_CASE("the defaults grow smoothly with the model, from those of tiny to those of 1B") {
@@ -84,15 +91,15 @@ TEST_CASE("the defaults grow smoothly with the model, from those of tiny to thos
 }
 
 TEST_CASE("a model trains for a pass, within what suits its size") {
-  const auto steps_of = [](const char* model, int64_t tokens, bool loaded) {
-    return resolve_settings(Options(), ModelConfig::preset(model), DeviceInfo{}, 1, tokens, loaded).steps;
-  };
-  CHECK(steps_of("tiny", 10'000, false) == 160);  // several passes
-  CHECK(steps_of("tiny", 10'000, true) == 10);    // one
-  CHECK(steps_of("tiny", 1'000'000'000, false) == 160);
-  CHECK(steps_of("tiny", 1'000'000'000, true) == 160);
-  CHECK(steps_of("llama3.1-8b", int64_t(1) << 40, false) == (int64_t(1) << 22));
-  CHECK(steps_of("llama3.1-8b", 100'000, false) == 13);  // of 2 of its 25 sequences
+  // Tiny makes several passes over few tokens, and one with loaded weights. The last has 2 of its 25 sequences a step.
+  const std::tuple<const char*, int64_t, bool, int64_t> cases[] = {{"tiny", 10'000, false, 160},
+                                                                   {"tiny", 10'000, true, 10},
+                                                                   {"tiny", 1'000'000'000, false, 160},
+                                                                   {"tiny", 1'000'000'000, true, 160},
+                                                                   {"llama3.1-8b", 1LL << 40, false, 1 << 22},
+                                                                   {"llama3.1-8b", 100'000, false, 13}};
+  for (const auto& [model, tokens, loaded, steps] : cases)
+    CHECK(resolve_settings(Options(), ModelConfig::preset(model), DeviceInfo{}, 1, tokens, loaded).steps == steps);
 }
 
 TEST_CASE("a validation measures at most a tenth of the run's tokens, unless it was asked for more") {
@@ -101,42 +108,38 @@ TEST_CASE("a validation measures at most a tenth of the run's tokens, unless it 
     options.steps = steps, options.val_tokens = tokens, options.eval_only = only;
     return resolve_settings(options, ModelConfig::preset("tiny"), DeviceInfo{}, 1, 1'000'000).val_windows;
   };
-  CHECK(windows_of(160, kAuto, false) == 128);
-  CHECK(windows_of(20, kAuto, false) == 32);
-  CHECK(windows_of(1, kAuto, false) == 2);
-  CHECK(windows_of(1, 16384, false) == 128);
+  const std::array<int64_t, 3> cases[] = {{160, kAuto, 128}, {20, kAuto, 32}, {1, kAuto, 2}, {1, 16384, 128}};
+  for (const auto& [steps, tokens, windows] : cases) CHECK(windows_of(steps, tokens, false) == windows);
   CHECK(windows_of(1, 0, false) > 1'000'000'000);
   CHECK(windows_of(1, kAuto, true) > 1'000'000'000);
 }
 
 TEST_CASE("several ranks save every half hour, by default without a copy until Setup has found room for it") {
-  const auto of = [](int ranks, Words words) {
-    return resolve_settings(parse_options(words), ModelConfig::preset("tiny"), DeviceInfo{}, ranks, 1'000'000);
-  };
-  CHECK(of(1, {}).checkpoint_minutes == 0);
-  CHECK(!of(1, {}).saves({}));
-  CHECK(of(2, {}).checkpoint_minutes == 30);
-  CHECK(of(1, {"--tensor-parallel-degree", "2"}).checkpoint_minutes == 30);
-  CHECK(!of(2, {}).snapshot);
-  CHECK(of(2, {"--checkpoint-every", "5"}).snapshot);
-  CHECK(of(1, {"--checkpoint-minutes", "0.5"}).snapshot);
-  CHECK(!of(1, {"--checkpoint-minutes", "0.5", "--checkpoint-async", "off"}).snapshot);
-  CHECK(!of(2, {"--checkpoint-minutes", "0"}).snapshot);
-  CHECK(of(2, {"--checkpoint-minutes", "0"}).checkpoint_minutes == 0);
+  const std::tuple<int, const char*, double, bool> cases[] = {
+      {1, "", 0, false},
+      {2, "", 30, false},
+      {1, "--tensor-parallel-degree 2", 30, false},
+      {2, "--checkpoint-every 5", 30, true},
+      {1, "--checkpoint-minutes 0.5", 0.5, true},
+      {1, "--checkpoint-minutes 0.5 --checkpoint-async off", 0.5, false},
+      {2, "--checkpoint-minutes 0", 0, false}};
+  for (const auto& [ranks, options, minutes, snapshot] : cases) {
+    const RunSettings s = resolved(words_of(options), ranks);
+    CHECK(s.checkpoint_minutes == minutes);
+    CHECK(s.snapshot == snapshot);
+  }
+  CHECK(!resolved({}).saves({}));
 }
 
 TEST_CASE("the reason of the learning rate tells the schedule") {
-  const auto of = [](Words words) {
-    words.insert(words.end(), {"--steps", "100"});
-    return resolve_settings(parse_options(words), ModelConfig::preset("tiny"), DeviceInfo{}, 1, 1'000'000);
-  };
-  CHECK(tells(of({}), "learning rate 0.004, warm-up 10 steps: the default; then a cosine to 0.0004"));
-  CHECK(tells(of({"--lr", "0.002"}),
-              "learning rate 0.002: as asked, warm-up 10 steps: the default; then a cosine to 0.0002"));
-  CHECK(tells(of({"--schedule", "wsd"}), "then constant for 70 steps, and linear to 0.0004 over the last 20 (wsd)"));
-  CHECK(tells(of({"--schedule", "constant"}), "; then constant"));
-  CHECK(tells(of({"--schedule", "linear", "--min-lr", "0"}), "; then linear to 0"));
-  CHECK(tells(of({"--warmup-steps", "200"}), "warm-up 200 steps: as asked; then the run ends"));
+  for (const auto& [options, reason] :
+       {std::pair{"", "learning rate 0.004, warm-up 10 steps: the default; then a cosine to 0.0004"},
+        {"--lr 0.002", "learning rate 0.002: as asked, warm-up 10 steps: the default; then a cosine to 0.0002"},
+        {"--schedule wsd", "then constant for 70 steps, and linear to 0.0004 over the last 20 (wsd)"},
+        {"--schedule constant", "; then constant"},
+        {"--schedule linear --min-lr 0", "; then linear to 0"},
+        {"--warmup-steps 200", "warm-up 200 steps: as asked; then the run ends"}})
+    CHECK(tells(resolved(words_of(std::string("--steps 100 ") + options)), reason));
 }
 
 TEST_CASE("an epoch of little data has at least 8 steps of the default batch") {
@@ -145,15 +148,15 @@ TEST_CASE("an epoch of little data has at least 8 steps of the default batch") {
     options.seq_len = 256, options.epochs = 3;
     return resolve_settings(options, ModelConfig::preset("llama3.2-1b"), DeviceInfo{}, ranks, tokens, true);
   };
-  CHECK(batch_of(0, 1).G == 64);  // the data is not known
-  CHECK(batch_of(64 * 8 * 256, 1).G == 64);
-  CHECK(!tells(batch_of(64 * 8 * 256, 1), "less"));
-  CHECK(batch_of(63 * 8 * 256, 1).G == 32);
-  CHECK(batch_of(19 * 256, 1).G == 2);
+  // No tokens: the data is not known. Three ranks share 3 sequences.
+  const std::tuple<int64_t, int, int64_t> cases[] = {{0, 1, 64},       {64 * 8 * 256, 1, 64}, {63 * 8 * 256, 1, 32},
+                                                     {19 * 256, 1, 2}, {19 * 256, 3, 3},      {100, 1, 1}};
+  for (const auto& [tokens, ranks, batch] : cases) {
+    CHECK(batch_of(tokens, ranks).G == batch);
+    CHECK(tells(batch_of(tokens, ranks), "less than the default 64") == (batch < 64));
+  }
   CHECK(batch_of(19 * 256, 1).steps == 29);
   CHECK(tells(batch_of(19 * 256, 1), "global batch 2 sequences: less than the default 64, for an epoch has 19"));
-  CHECK(batch_of(19 * 256, 3).G == 3);  // what the ranks can share
-  CHECK(batch_of(100, 1).G == 1);
 }
 
 TEST_CASE("the head's chunks have 4096 to 8192 tokens, and the same size") {
@@ -163,16 +166,12 @@ TEST_CASE("the head's chunks have 4096 to 8192 tokens, and the same size") {
     options.tensor_parallel_degree = tensor, options.context_parallel_degree = context;
     return resolve_settings(options, ModelConfig::preset("llama3.2-1b"), DeviceInfo{}, 1, 0).head_chunk;
   };
-  CHECK(chunk_of(128, 1) == 8192);  // all tokens: a micro-batch on more ranks may have more
-  CHECK(chunk_of(8191, 1) == 8192);
-  CHECK(chunk_of(4096, 2) == 4096);
-  CHECK(chunk_of(4096, 3) == 4096);
-  CHECK(chunk_of(8193, 1) == 4224);  // rounded up to 128
-  CHECK(chunk_of(16384, 8) == 4096);
-  CHECK(chunk_of(16384, 1, 1, 2) == 4096);
-  CHECK(chunk_of(8192, 1, 2) == 4096);
-  CHECK(chunk_of(8192, 1, 2, 2) == 8192);
-  CHECK(chunk_of(6000, 1, 2) == 3072);
+  // All tokens of a short sequence: a micro-batch on more ranks may have more. Chunks are rounded up to 128.
+  const std::array<int64_t, 5> cases[] = {{128, 1, 1, 1, 8192},   {8191, 1, 1, 1, 8192}, {4096, 2, 1, 1, 4096},
+                                          {4096, 3, 1, 1, 4096},  {8193, 1, 1, 1, 4224}, {16384, 8, 1, 1, 4096},
+                                          {16384, 1, 1, 2, 4096}, {8192, 1, 2, 1, 4096}, {8192, 1, 2, 2, 8192},
+                                          {6000, 1, 2, 1, 3072}};
+  for (const auto& [T, B, tensor, context, chunk] : cases) CHECK(chunk_of(T, B, tensor, context) == chunk);
   for (int64_t T = 8193; T < 100000; T += 1237) {
     CHECK(chunk_of(T, 1) >= 4096);
     CHECK(chunk_of(T, 1) <= 6144);
@@ -198,10 +197,8 @@ TEST_CASE(
     const RunSettings s = resolve_settings(options, ModelConfig::preset("tiny"), DeviceInfo{}, 1, 0);
     return trainer_settings(options, s).tensor_sums;
   };
-  CHECK(sums_of("bf16", "") == DType::bf16);
-  CHECK(sums_of("fp32", "") == DType::fp32);
-  CHECK(sums_of("bf16", "fp32") == DType::fp32);
-  CHECK(sums_of("bf16", "bf16") == DType::bf16);
+  for (const DType type : {DType::bf16, DType::fp32}) CHECK(sums_of(dtype_name(type), "") == type);
+  for (const DType type : {DType::bf16, DType::fp32}) CHECK(sums_of("bf16", dtype_name(type)) == type);
   const auto resumed_with = [](const Json& written) {
     return resumed(written, 256).get_string("tensor_parallel_reduce_dtype");
   };
@@ -253,8 +250,6 @@ TEST_CASE("a run that goes on has the learning rate of before, which nobody aske
 TEST_CASE("a sequence beyond the model's positions is told the ways out") {
   Options options;
   options.seq_len = 8192;
-  const std::string message =
-      error_of([&] { resolve_settings(options, ModelConfig::preset("olmo2-13b"), DeviceInfo{}, 1, 0); });
-  CHECK(message.find("--seq-len 4096 or less") != std::string::npos);
-  CHECK(message.find("raise max_position_embeddings in its config.json") != std::string::npos);
+  says(error_of([&] { resolve_settings(options, ModelConfig::preset("olmo2-13b"), DeviceInfo{}, 1, 0); }),
+       "--seq-len 4096 or less", "raise max_position_embeddings in its config.json");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <random>
+#include <tuple>
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
@@ -48,17 +49,20 @@ Json small_file() {
                      "small.json");
 }
 
+// An added token, whose flags are those that `flags` names.
+Json added_token(int64_t id, const std::string& content, const std::string& flags) {
+  Json token = Json::object().set("id", id).set("content", content);
+  for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized", "special"})
+    token.set(flag, flags.find(flag) != flags.npos);
+  return token;
+}
+
 // What opening it says if `key` of the file, or of its model, is this.
 std::string refusal(const std::string& part, const std::string& key, const std::string& value) {
-  std::string text = small_file().dump();
   const auto json_of = [](const std::string& s) { return Json::parse(s, "small.json"); };
-  Json json = json_of(text);
-  if (part.empty()) {
-    json.set(key, json_of(value));
-  } else {
-    Json inner = json.at(part);
-    json.set(part, inner.set(key, json_of(value)));
-  }
+  Json json = small_file(), inner = part.empty() ? json : json.at(part);
+  inner.set(key, json_of(value));
+  json = part.empty() ? inner : json.set(part, inner);
   return error_of([&] { Tokenizer(json_of(json.dump())); });
 }
 
@@ -179,22 +183,16 @@ TEST_CASE("merges: the first of the list, then the leftmost") {
 }
 
 TEST_CASE("added tokens: of several at one place the longest, and text between them") {
-  Json json = small_file();
-  Json tokens;
-  for (const char* content : {"<s>", "<s>b", "<"}) {
-    Json token = Json::object().set("id", 5 + (tokens.is_null() ? 0 : int64_t(tokens.size()))).set("content", content);
-    for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized", "special"}) token.set(flag, false);
-    tokens.push_back(token);
-  }
-  const Tokenizer tokenizer(json.set("added_tokens", tokens));
+  Json tokens = Json::array();
+  for (const char* content : {"<s>", "<s>b", "<"})
+    tokens.push_back(added_token(5 + int64_t(tokens.size()), content, ""));
+  const Tokenizer tokenizer(small_file().set("added_tokens", tokens));
   CHECK(tokenizer.encode("<s>b<s>ab<sa<s", false) == Ids{6, 5, 3, 7, 0, 7});
 }
 
 TEST_CASE("added tokens: one that is listed twice has the last flags, and is special if either says so") {
-  const Json twice = Json::parse(
-      R"([{"id":5,"content":"<s>","single_word":false,"lstrip":true,"rstrip":false,"normalized":false,"special":true},
-          {"id":5,"content":"<s>","single_word":false,"lstrip":false,"rstrip":true,"normalized":false,"special":false}])",
-      "twice");
+  const Json twice =
+      Json().push_back(added_token(5, "<s>", "lstrip special")).push_back(added_token(5, "<s>", "rstrip"));
   const Tokenizer tokenizer(small_file().set("added_tokens", twice));
   CHECK(tokenizer.encode("a <s> b", false) == Ids{0, 2, 5, 1});
   CHECK(tokenizer.is_special(5));
@@ -223,11 +221,8 @@ TEST_CASE("splits: what becomes of the delimiter") {
     Json json = Json::parse(R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"aa":3,"ba":4},
                                 "merges":["a b","b a","a a"]}})",
                             "split.json");
-    json.set("pre_tokenizer", Json::object()
-                                  .set("type", "Split")
-                                  .set("pattern", Json::object().set("Regex", pattern))
-                                  .set("behavior", behavior)
-                                  .set("invert", pattern == "[^a]"));
+    Json split = Json::object().set("type", "Split").set("behavior", behavior).set("invert", pattern == "[^a]");
+    json.set("pre_tokenizer", split.set("pattern", Json::object().set("Regex", pattern)));
     return Tokenizer(json).encode(text, false);
   };
   for (const char* a : {"a", "[^a]"}) {  // the same delimiters, the second one inverted
@@ -286,59 +281,53 @@ TEST_CASE("files: what is not supported is refused by name and place") {
                     metaspace = R"({"type":"Metaspace","replacement":"_",)",
                     around = R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}})";
   const auto sequence = [](const char* steps) { return format(R"({"type":"Sequence","pretokenizers":[%s]})", steps); };
-  struct Case {
-    const char* key;
-    std::string value;
-    const char* error;
-    const char* part = "";
-  };
-  for (const Case& c : std::vector<Case>{
-           {"normalizer", R"({"type":"Precompiled","precompiled_charsmap":"AA=="})",
-            "small.json: \"normalizer\" has the type \"Precompiled\", which is not supported\n  supported here: "
-            "Sequence, "
-            "Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase"},
-           {"normalizer",
-            R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"StripAccents"}]})",
-            "\"normalizer.normalizers[1]\" has the type \"StripAccents\""},
-           {"normalizer", R"({"type":"NFC","form":"D"})", "\"normalizer.form\" is not supported"},
-           {"normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"x"})", "empty string"},
-           {"pre_tokenizer", sequence(R"({"type":"Punctuation"})"),
-            "\"pre_tokenizer.pretokenizers[0]\" has the type \"Punctuation\""},
-           {"pre_tokenizer", split + R"({"Regex":"a"},"behavior":"Some"})", "the string \"Some\""},
-           {"pre_tokenizer", split + R"({"Regex":"a","String":"b"})" + isolated, "2 keys"},
-           {"pre_tokenizer", split + R"({"Regex":"\\bx"})" + isolated,
-            "\"pre_tokenizer.pattern.Regex\": the pattern has \"\\b\" at byte 0"},
-           {"pre_tokenizer", split + R"({"Regex":"(?<=x+)y"})" + isolated, "PCRE2 does not take the pattern"},
-           {"pre_tokenizer", sequence(R"({"type":"ByteLevel","add_prefix_space":false},
+  const std::tuple<const char*, const char*, std::string, const char*> cases[] = {
+      {"", "normalizer", R"({"type":"Precompiled","precompiled_charsmap":"AA=="})",
+       "small.json: \"normalizer\" has the type \"Precompiled\", which is not supported\n  supported here: "
+       "Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase"},
+      {"", "normalizer",
+       R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"StripAccents"}]})",
+       "\"normalizer.normalizers[1]\" has the type \"StripAccents\""},
+      {"", "normalizer", R"({"type":"NFC","form":"D"})", "\"normalizer.form\" is not supported"},
+      {"", "normalizer", R"({"type":"Replace","pattern":{"String":""},"content":"x"})", "empty string"},
+      {"", "pre_tokenizer", sequence(R"({"type":"Punctuation"})"),
+       "\"pre_tokenizer.pretokenizers[0]\" has the type \"Punctuation\""},
+      {"", "pre_tokenizer", split + R"({"Regex":"a"},"behavior":"Some"})", "the string \"Some\""},
+      {"", "pre_tokenizer", split + R"({"Regex":"a","String":"b"})" + isolated, "2 keys"},
+      {"", "pre_tokenizer", split + R"({"Regex":"\\bx"})" + isolated,
+       "\"pre_tokenizer.pattern.Regex\": the pattern has \"\\b\" at byte 0"},
+      {"", "pre_tokenizer", split + R"({"Regex":"(?<=x+)y"})" + isolated, "PCRE2 does not take the pattern"},
+      {"", "pre_tokenizer", sequence(R"({"type":"ByteLevel","add_prefix_space":false},
                         {"type":"Split","pattern":{"String":"x"},"behavior":"Isolated"})"),
-            "\"pre_tokenizer.pretokenizers[1]\" stands behind ByteLevel"},
-           {"pre_tokenizer", R"({"type":"Metaspace","replacement":"__"})", "expected one character"},
-           {"pre_tokenizer", metaspace + R"("add_prefix_space":false})", "never"},
-           {"pre_tokenizer", metaspace + R"("prepend_scheme":"last"})", "always, first or never"},
-           {"pre_tokenizer", metaspace + R"("cut":true})", "\"pre_tokenizer.cut\""},
-           {"post_processor", R"({"type":"RobertaProcessing"})", "TemplateProcessing, ByteLevel"},
-           {"post_processor", around + R"(],"special_tokens":{"<s>":{"ids":[1]}}})", "0 places for the text"},
-           {"post_processor", around + R"(,{"Sequence":{"id":"A"}}],"special_tokens":{"<s>":{"ids":[77]}}})",
-            "puts the id 77 around a text"},
-           {"decoder", R"({"type":"WordPiece"})", "\"decoder\" has the type \"WordPiece\""},
-           {"version", "\"2.0\"", "expected \"1.0\""},
-           {"spelling", "true", "\"spelling\" is not supported"},
-           {"type", "\"Unigram\"", "\"model\" has the type \"Unigram\"", "model"},
-           {"dropout", "0.1", "expected null", "model"},
-           {"parallel", "true", "\"model.parallel\" is not supported", "model"},
-           {"merges", R"(["a b c"])", "\"model.merges[0]\" is the string \"a b c\"", "model"},
-           {"merges", R"(["ab"])", "one space between them", "model"},
-           {"merges", R"([["a"]])", "two tokens", "model"},
-           {"merges", R"(["a x"])", "merges to or from \"x\"", "model"},
-           {"merges", R"(["b a"])", "merges to or from \"ba\"", "model"},
-           {"vocab", R"({"a":0,"b":0})", "\"model.vocab.b\" has the id 0, which the token \"a\" has already", "model"},
-           {"vocab", R"({"a":-1})", "the id -1", "model"},
-           {"vocab", R"({"a":99999999999})", "from 0 to 16777215", "model"},
-           {"vocab", R"({"a":"0"})", "expected an integer", "model"},
-           {"vocab", R"([])", "expected an object", "model"},
-           {"unk_token", "7", "expected a string", "model"}}) {
-    CAPTURE(c.value);
-    says(refusal(c.part, c.key, c.value), c.error);
+       "\"pre_tokenizer.pretokenizers[1]\" stands behind ByteLevel"},
+      {"", "pre_tokenizer", R"({"type":"Metaspace","replacement":"__"})", "expected one character"},
+      {"", "pre_tokenizer", metaspace + R"("add_prefix_space":false})", "never"},
+      {"", "pre_tokenizer", metaspace + R"("prepend_scheme":"last"})", "always, first or never"},
+      {"", "pre_tokenizer", metaspace + R"("cut":true})", "\"pre_tokenizer.cut\""},
+      {"", "post_processor", R"({"type":"RobertaProcessing"})", "TemplateProcessing, ByteLevel"},
+      {"", "post_processor", around + R"(],"special_tokens":{"<s>":{"ids":[1]}}})", "0 places for the text"},
+      {"", "post_processor", around + R"(,{"Sequence":{"id":"A"}}],"special_tokens":{"<s>":{"ids":[77]}}})",
+       "puts the id 77 around a text"},
+      {"", "decoder", R"({"type":"WordPiece"})", "\"decoder\" has the type \"WordPiece\""},
+      {"", "version", "\"2.0\"", "expected \"1.0\""},
+      {"", "spelling", "true", "\"spelling\" is not supported"},
+      {"model", "type", "\"Unigram\"", "\"model\" has the type \"Unigram\""},
+      {"model", "dropout", "0.1", "expected null"},
+      {"model", "parallel", "true", "\"model.parallel\" is not supported"},
+      {"model", "merges", R"(["a b c"])", "\"model.merges[0]\" is the string \"a b c\""},
+      {"model", "merges", R"(["ab"])", "one space between them"},
+      {"model", "merges", R"([["a"]])", "two tokens"},
+      {"model", "merges", R"(["a x"])", "merges to or from \"x\""},
+      {"model", "merges", R"(["b a"])", "merges to or from \"ba\""},
+      {"model", "vocab", R"({"a":0,"b":0})", "\"model.vocab.b\" has the id 0, which the token \"a\" has already"},
+      {"model", "vocab", R"({"a":-1})", "the id -1"},
+      {"model", "vocab", R"({"a":99999999999})", "from 0 to 16777215"},
+      {"model", "vocab", R"({"a":"0"})", "expected an integer"},
+      {"model", "vocab", R"([])", "expected an object"},
+      {"model", "unk_token", "7", "expected a string"}};
+  for (const auto& [part, key, value, error] : cases) {
+    CAPTURE(value);
+    says(refusal(part, key, value), error);
   }
   CHECK(refusal("model", "dropout", "0.0").empty());
 }
@@ -402,9 +391,8 @@ TEST_CASE("files: what a file makes of a text is limited") {
   CHECK(seconds() - begin < 60);
 
   // An added token of white space, which takes all the white space on its right, at each of 2^20 spaces.
-  const std::string space =
-      R"([{"id":2,"content":" ","special":true,"single_word":false,"lstrip":false,"rstrip":true,"normalized":false}])";
-  CHECK(made("added_tokens", space).encode(std::string(1 << 20, ' '), false) == Ids(1 << 20, 2));
+  CHECK(made("added_tokens", Json().push_back(added_token(2, " ", "rstrip special")).dump())
+            .encode(std::string(1 << 20, ' '), false) == Ids(1 << 20, 2));
   CHECK(seconds() - begin < 60);
 
   const std::string long_word = "\"" + std::string(300, 'x') + "\"", none = R"({"type":"Fuse"})";
@@ -414,12 +402,8 @@ TEST_CASE("files: what a file makes of a text is limited") {
   says(refusal("", "pre_tokenizer", sequence("pretokenizers", R"({"type":"Digits"})", 33)),
        "is a step after 32 others");
   says(refusal("model", "continuing_subword_prefix", long_word), "has 300 bytes\n  expected at most 256");
-  says(
-      refusal(
-          "", "added_tokens",
-          R"([{"id":5,"special":true,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"content":)" +
-              long_word + "}]"),
-      "\"added_tokens[0].content\" has 300 bytes");
+  says(refusal("", "added_tokens", Json().push_back(added_token(5, std::string(300, 'x'), "special")).dump()),
+       "\"added_tokens[0].content\" has 300 bytes");
   says(refusal("", "pre_tokenizer", isolated(std::string(70000, 'x').c_str())),
        "has 70000 bytes\n  expected at most 65536");
   says(refusal("", "decoder", R"({"type":"Strip","content":"_","start":-1,"stop":0})"),
@@ -437,11 +421,7 @@ TEST_CASE("files: wrong added tokens") {
   // Each with an id and a content.
   const auto added = [](const std::vector<std::pair<int, std::string>>& tokens) {
     Json all = Json::array();
-    for (const auto& [id, content] : tokens) {
-      Json token = Json::object().set("id", id).set("content", content).set("special", true);
-      for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) token.set(flag, false);
-      all.push_back(token);
-    }
+    for (const auto& [id, content] : tokens) all.push_back(added_token(id, content, "special"));
     return refusal("", "added_tokens", all.dump());
   };
   CHECK(added({{5, "<s>"}}).empty());

@@ -82,17 +82,13 @@ rm -r "$(checkpoint in-place 4)" "$scratch/in-place/export.before-step-2"
 resume in-place 1 auto --tune-products
 check "--resume auto --tune-products: the same command again, the same bits" same one in-place
 check "  nothing is timed again" says_not in-place "timing the algorithms"
-resume other-batch 1 none "${others[@]}" --micro-batch 8 --tuning "$(file one)"
-check "choices for another micro-batch are told" says other-batch "products that were tuned are none of this run's"
+tells "choices for another micro-batch are told" "products that were tuned are none of this run's" resume other-batch 1 none "${others[@]}" --micro-batch 8 --tuning "$(file one)"
 
 echo "-- where there is nothing to time"
 nothing="--tune-products changes nothing: a dry run computes nothing"
-run dry 1 --dry-run --tune-products
-check "--dry-run --tune-products" says dry "$nothing"
-resume cluster 1 none --model "$scratch/odd.json" --dry-run --nodes 1 --dtype bf16 --tune-products
-check "a cluster that is not here" says cluster "$nothing"
-resume sample 1 none --model "$scratch/one/export" --sample-only --sample-tokens 5 --prompt '1 2' --tune-products
-check "--sample-only --tune-products" says sample "--tune-products changes nothing: --sample-only trains nothing"
+tells "--dry-run --tune-products" "$nothing" run dry 1 --dry-run --tune-products
+tells "a cluster that is not here" "$nothing" resume cluster 1 none --model "$scratch/odd.json" --dry-run --nodes 1 --dtype bf16 --tune-products
+tells "--sample-only --tune-products" "--tune-products changes nothing: --sample-only trains nothing" resume sample 1 none --model "$scratch/one/export" --sample-only --sample-tokens 5 --prompt '1 2' --tune-products
 
 echo "-- what is refused"
 for what in "device NVIDIA H100" "library OpenBLAS 9" "choice pieces of 4096 x 4096"; do
