@@ -34,35 +34,34 @@ int Linear::width(const Pass& pass, Role role) const {
 // ---------------------------------------------------------------------------------------------- the three products
 
 void Linear::forward(const Pass& pass, const Tensor& out, const LinearInput& x) const {
-  const Operand a = prepare(pass, Role::input, x).rowwise, weight = weight_for(pass, ProductKind::forward);
-  if (!pass.tensor_parallel) multiply(pass, ProductKind::forward, out, a, weight);
-  else if (gathers(pass, Role::input)) multiply_gathered(pass, ProductKind::forward, out, a, weight);
-  else {
-    multiply_scattered(pass, ProductKind::forward, out, a, weight);
-    pass.tensor_parallel->await_scattered(pass.stream);
-  }
-  if (!pass.recomputing) observe(pass, ProductKind::forward, out, a, weight, x);
+  const Operand a = prepare(pass, Role::input, x).rowwise;
+  multiply_by_weight(pass, ProductKind::forward, out, a);
+  if (gathers(pass, Role::output_gradient)) pass.tensor_parallel->await_scattered(pass.stream);
+  if (!pass.recomputing) observe(pass, ProductKind::forward, out, a, weight_for(pass, ProductKind::forward), x);
 }
 
 void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy, const Tensor& x) const {
   Operands g = prepare(pass, Role::output_gradient, dy);
-  const Operand weight = weight_for(pass, ProductKind::dgrad);
-  const bool gathered = gathers(pass, Role::output_gradient), scattered = pass.tensor_parallel && !gathered;
-  if (gathered) multiply_gathered(pass, ProductKind::dgrad, dx, g.rowwise, weight);
-  else if (scattered) multiply_scattered(pass, ProductKind::dgrad, dx, g.rowwise, weight);
-  else multiply(pass, ProductKind::dgrad, dx, g.rowwise, weight);
-  observe(pass, ProductKind::dgrad, dx, g.rowwise, weight, dy);
-
+  multiply_by_weight(pass, ProductKind::dgrad, dx, g.rowwise);
+  observe(pass, ProductKind::dgrad, dx, g.rowwise, weight_for(pass, ProductKind::dgrad), dy);
   // Gathered bytes are transposed here because only dgrad has awaited all of them.
   if (!g.columnwise) g.columnwise = transposed(pass, Role::output_gradient, g.rowwise.fp8, pass.fp8->columnwise);
   const Operand a = input_for_wgrad(pass, x);
   multiply(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a);
   observe(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a, dy);
-  if (scattered) pass.tensor_parallel->await_scattered(pass.stream);  // dx was sent while wgrad computed
+  // dx is sent while wgrad computes.
+  if (gathers(pass, Role::input)) pass.tensor_parallel->await_scattered(pass.stream);
 }
 
-// Computes out = a bᵀ (forward), a b (dgrad), or = or += aᵀ b (wgrad) of operands in the model's type, and out = or +=
-// a bᵀ of operands in FP8.
+// out = a Wᵀ (forward) or a W (dgrad).
+void Linear::multiply_by_weight(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const {
+  const Role role = kind == ProductKind::forward ? Role::input : Role::output_gradient;
+  if (!pass.tensor_parallel) multiply(pass, kind, out, a, weight_for(pass, kind));
+  else if (gathers(pass, role)) multiply_gathered(pass, kind, out, a);
+  else multiply_scattered(pass, kind, out, a);
+}
+
+// In the model's type: out = a bᵀ (forward), a b (dgrad), = or += aᵀ b (wgrad). In FP8: out = or += a bᵀ.
 void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const {
   const bool accumulate = kind == ProductKind::wgrad && pass.accumulate;
   if (a.high_precision) {
@@ -95,23 +94,24 @@ Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput&
     return prepare_local(pass, role, {rows});
   }
   const OperandMemory saved = role == Role::input ? memory_for_input(pass) : OperandMemory{};
-  const Operands own = quantize(pass, role, x, saved.data ? saved : pass.fp8->rowwise, {});
-  return {{{}, gather_bytes(pass, own.rowwise.fp8)}, {}};
+  const Operands own = quantize(pass, role, x, {.rowwise = saved.data ? saved : pass.fp8->rowwise});
+  return {gather_bytes(pass, own.rowwise.fp8), {}};
 }
 
 // Returns the operands if this rank has all rows, and saves those of x.
 Linear::Operands Linear::prepare_local(const Pass& pass, Role role, const LinearInput& x) const {
-  const Operand high_precision{in_memory(x), {}};
+  const Operand high_precision = in_memory(x);
   if (!quantized(pass)) return {high_precision, high_precision};
-  if (wgrad_in_model_type(pass)) return {quantize(pass, role, x, pass.fp8->rowwise, {}).rowwise, high_precision};
-  return quantize(pass, role, x, pass.fp8->rowwise,
-                  role == Role::input ? memory_for_input(pass) : pass.fp8->columnwise);
+  if (wgrad_in_model_type(pass))
+    return {quantize(pass, role, x, {.rowwise = pass.fp8->rowwise}).rowwise, high_precision};
+  return quantize(pass, role, x,
+                  {pass.fp8->rowwise, role == Role::input ? memory_for_input(pass) : pass.fp8->columnwise});
 }
 
 void Linear::save_input(const Pass& pass, const LinearInput& x) const {
   if (!quantized(pass) || !saved_.data) return;
-  if (gathers(pass, Role::input)) quantize_again(pass, x.x, saved_, {});
-  else quantize_again(pass, x.x, {}, saved_);
+  if (gathers(pass, Role::input)) quantize_again(pass, x.x, {.rowwise = saved_});
+  else quantize_again(pass, x.x, {.columnwise = saved_});
 }
 
 // Returns forward's input for the weight gradient. It was saved in FP8, or is quantized from `x` or from the rows that
@@ -126,33 +126,32 @@ Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const
     }
     rows = pass.gathered.first({pass.N, width(pass, Role::input)});
   }
-  if (wgrad_in_model_type(pass)) return {rows, {}};
-  if (saved_.data) return {{}, in_fp8(pass, Role::input, true, pass.N, saved_)};
-  return quantize_again(pass, rows, {}, pass.fp8->input_by_columns).columnwise;
+  if (wgrad_in_model_type(pass)) return rows;
+  if (saved_.data) return in_fp8(pass, Role::input, true, pass.N, saved_);
+  return quantize_again(pass, rows, {.columnwise = pass.fp8->input_by_columns}).columnwise;
 }
 
 Linear::Operand Linear::weight_for(const Pass& pass, ProductKind kind) const {
-  if (!quantized(pass)) return {weight_.value, {}};
-  return {{}, kind == ProductKind::forward ? fp8_.rowwise : fp8_.columnwise};
+  if (!quantized(pass)) return weight_.value;
+  return kind == ProductKind::forward ? fp8_.rowwise : fp8_.columnwise;
 }
 
 Linear::Operand Linear::Operand::rows(int first, int count) const {
-  if (high_precision) return {high_precision.rows(first, count), {}};
-  Operand part{{}, fp8};
-  part.fp8.data += size_t(first) * size_t(fp8.stride());
-  part.fp8.rows = count;
+  if (high_precision) return high_precision.rows(first, count);
+  QuantizedTensor part = fp8;
+  part.data += size_t(first) * size_t(fp8.stride());
+  part.rows = count;
   return part;
 }
 
 // ---------------------------------------------------------------------------------------------- FP8
 
-// Quantizes x or dy. Finds its scales, and records its amax and statistics, unless an earlier pass has done so.
-Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory rowwise,
-                                  OperandMemory columnwise) const {
-  if (pass.recomputing) return quantize_again(pass, x.x, rowwise, columnwise);
+// Quantizes x or dy: finds the amax if the scales need it, and records amax and statistics.
+Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, const Memory& memory) const {
+  if (pass.recomputing) return quantize_again(pass, x.x, memory);
   const Fp8Pass& f = *pass.fp8;
   const int tensor_id = fp8_tensor_id(layer_, projection_, role);
-  Quantization q = quantization(pass, role, shape_of(x.x).rows, rowwise, columnwise);
+  Quantization q = quantization(pass, role, shape_of(x.x).rows, memory);
   if (f.scales.amax_step) q.amax_step = f.scales.amax_step + tensor_id;
   if (f.scales.statistics) q.statistics = f.scales.statistics + tensor_id;
   if (q.needs_amax()) {
@@ -162,27 +161,25 @@ Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput
     else if (gathers_bytes(pass, role)) pass.tensor_parallel->all_reduce_max(pass.stream, q.amax, 1);
   }
   ::quantize(pass.stream, x.x, q);
-  return {{{}, q.rowwise}, {{}, q.columnwise}};
+  return {q.rowwise, q.columnwise};
 }
 
-// Quantizes an x that was quantized before, with the same scales. The amax of a tensor with one scale is still there;
-// those of rows and columns are not.
-Linear::Operands Linear::quantize_again(const Pass& pass, const QuantizeSource& x, OperandMemory rowwise,
-                                        OperandMemory columnwise) const {
-  const Quantization q = quantization(pass, Role::input, shape_of(x).rows, rowwise, columnwise);
+// Quantizes an x that was quantized before in this step, with the same scales, and records nothing. The amax of a
+// tensor with one scale is still in memory; those of rows and columns are not.
+Linear::Operands Linear::quantize_again(const Pass& pass, const QuantizeSource& x, const Memory& memory) const {
+  const Quantization q = quantization(pass, Role::input, shape_of(x).rows, memory);
   if (q.needs_amax() && !pass.fp8->settings.per_tensor_scale()) quantize_amax(pass.stream, x, q);
   ::quantize(pass.stream, x, q);
-  return {{{}, q.rowwise}, {{}, q.columnwise}};
+  return {q.rowwise, q.columnwise};
 }
 
-// Returns what both of them need: the operands' memory, and where amax and scale are.
-Quantization Linear::quantization(const Pass& pass, Role role, int rows, OperandMemory rowwise,
-                                  OperandMemory columnwise) const {
+// Describes what both functions have in common.
+Quantization Linear::quantization(const Pass& pass, Role role, int rows, const Memory& memory) const {
   const Fp8Pass& f = *pass.fp8;
   const int tensor_id = fp8_tensor_id(layer_, projection_, role);
   Quantization q;
-  q.rowwise = in_fp8(pass, role, false, rows, rowwise);
-  q.columnwise = in_fp8(pass, role, true, rows, columnwise);
+  q.rowwise = in_fp8(pass, role, false, rows, memory.rowwise);
+  q.columnwise = in_fp8(pass, role, true, rows, memory.columnwise);
   q.power_of_two = f.settings.power_of_two;
   q.amax = f.scales.amax + tensor_id;
   q.row_amax = f.row_amax, q.column_amax = f.column_amax;
@@ -206,7 +203,7 @@ Linear::Operand Linear::transposed(const Pass& pass, Role role, const QuantizedT
                                    OperandMemory memory) const {
   const QuantizedTensor columnwise = in_fp8(pass, role, true, pass.N, memory);
   transpose_quantized(pass.stream, columnwise, rowwise);
-  return {{}, columnwise};
+  return columnwise;
 }
 
 // ---------------------------------------------------------------------------------------------- tensor parallelism
@@ -235,10 +232,10 @@ QuantizedTensor Linear::gather_bytes(const Pass& pass, const QuantizedTensor& ow
 }
 
 // Multiplies each chunk of gathered rows when it has arrived. If `a` cannot be cut, prepare() has awaited all of them.
-void Linear::multiply_gathered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
-                               const Operand& weight) const {
+void Linear::multiply_gathered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const {
+  const Operand weight = weight_for(pass, kind);
   if (!a.can_be_cut()) return multiply(pass, kind, out, a, weight);
-  for (const TensorParallel::Chunk& chunk : pass.tensor_parallel->chunks(pass.N)) {
+  for (const auto& chunk : pass.tensor_parallel->chunks(pass.N)) {
     pass.tensor_parallel->await_gathered(pass.stream, chunk.index);
     multiply(pass, kind, out.rows(chunk.first, chunk.count), a.rows(chunk.first, chunk.count), weight);
   }
@@ -246,15 +243,15 @@ void Linear::multiply_gathered(const Pass& pass, ProductKind kind, const Tensor&
 
 // Computes this rank's partial sums of all N rows, and reduce-scatters each chunk while it computes the next one. Call
 // await_scattered() before `out`, this rank's R rows of the sums, is read.
-void Linear::multiply_scattered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
-                                const Operand& weight) const {
+void Linear::multiply_scattered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const {
   TensorParallel& ranks = *pass.tensor_parallel;
-  const Tensor partial = pass.sums.first({ranks.padded(pass.N), out.columns()});
-  ranks.clear_padding(pass.stream, partial, pass.N);
-  if (!a.can_be_cut()) multiply(pass, kind, partial.rows(0, pass.N), a, weight);
-  for (const TensorParallel::Chunk& chunk : ranks.chunks(pass.N)) {
+  const Operand weight = weight_for(pass, kind);
+  const Tensor sums = pass.sums.first({ranks.padded(pass.N), out.columns()});
+  ranks.clear_padding(pass.stream, sums, pass.N);
+  if (!a.can_be_cut()) multiply(pass, kind, sums.rows(0, pass.N), a, weight);
+  for (const auto& chunk : ranks.chunks(pass.N)) {
     if (a.can_be_cut())
-      multiply(pass, kind, partial.rows(chunk.first, chunk.count), a.rows(chunk.first, chunk.count), weight);
-    ranks.reduce_scatter(pass.stream, out, partial, chunk);
+      multiply(pass, kind, sums.rows(chunk.first, chunk.count), a.rows(chunk.first, chunk.count), weight);
+    ranks.reduce_scatter(pass.stream, out, sums, chunk);
   }
 }

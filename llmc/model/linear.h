@@ -58,16 +58,11 @@ float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int 
 class Linear {
  public:
   // `weight` (OC, IC) may be absent if the product is in FP8; `fp8` is empty if it is not. `saved` is memory for x in
-  // FP8, which the weight gradient needs; empty if x is not saved in FP8. Forward writes it or, with
-  // `saved_by_recompute`, only a pass that is recomputing does.
+  // FP8, which the weight gradient needs; empty if x is not saved in FP8. Forward writes it or, if x is `recomputed`,
+  // only a pass that is recomputing does.
   Linear(Projection projection, int layer, const Parameter& weight, const QuantizedWeight& fp8, OperandMemory saved,
-         bool saved_by_recompute)
-      : projection_(projection),
-        layer_(layer),
-        weight_(weight),
-        fp8_(fp8),
-        saved_(saved),
-        saved_by_recompute_(saved_by_recompute) {}
+         bool recomputed)
+      : projection_(projection), layer_(layer), weight_(weight), fp8_(fp8), saved_(saved), recomputed_(recomputed) {}
 
   // wanted_amax() of this layer's x or dy. It is also null for an x that is recomputed, since its amax is known.
   float* wanted_amax(const Pass& pass, Role role) const;
@@ -91,6 +86,9 @@ class Linear {
   struct Operand {
     Tensor high_precision;
     QuantizedTensor fp8;
+    Operand() = default;
+    Operand(const Tensor& tensor) : high_precision(tensor) {}
+    Operand(const QuantizedTensor& tensor) : fp8(tensor) {}
     explicit operator bool() const { return high_precision || fp8; }
     // True if some of its rows are an operand, too. The scale_inv of an operand with several scales cannot be cut.
     bool can_be_cut() const { return high_precision || fp8.scaling == Scaling::tensor; }
@@ -100,10 +98,13 @@ class Linear {
   struct Operands {
     Operand rowwise, columnwise;
   };
+  struct Memory {
+    OperandMemory rowwise = {}, columnwise = {};  // null data: this orientation is not wanted
+  };
 
   bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, projection_); }
-  // True if this rank has R rows of x, or of dy, and gathers all N. The result of such an operand's product is complete
-  // on each rank. Under tensor parallelism the other product leaves partial sums, which are reduce-scattered.
+  // True if this rank has R rows of x, or of dy, and gathers all N. A layer that gathers x scatters dx, and one that
+  // gathers dy scatters y.
   bool gathers(const Pass& pass, Role role) const {
     return pass.tensor_parallel && gathers_inputs(projection_) == (role == Role::input);
   }
@@ -112,25 +113,23 @@ class Linear {
   }
   int width(const Pass& pass, Role role) const;
 
-  // Preparing operands. Where a function takes memory for two orientations, null memory means: not wanted.
+  // Preparing operands.
   Operands prepare(const Pass& pass, Role role, const LinearInput& x) const;
   Operands prepare_local(const Pass& pass, Role role, const LinearInput& x) const;
   Operand input_for_wgrad(const Pass& pass, const Tensor& x) const;
   Operand weight_for(const Pass& pass, ProductKind kind) const;
   OperandMemory memory_for_input(const Pass& pass) const {
-    return saved_by_recompute_ && !pass.recomputing ? OperandMemory{} : saved_;
+    return recomputed_ && !pass.recomputing ? OperandMemory{} : saved_;
   }
 
-  Operands quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory rowwise,
-                    OperandMemory columnwise) const;
-  Operands quantize_again(const Pass& pass, const QuantizeSource& x, OperandMemory rowwise,
-                          OperandMemory columnwise) const;
-  Quantization quantization(const Pass& pass, Role role, int rows, OperandMemory rowwise,
-                            OperandMemory columnwise) const;
+  Operands quantize(const Pass& pass, Role role, const LinearInput& x, const Memory& memory) const;
+  Operands quantize_again(const Pass& pass, const QuantizeSource& x, const Memory& memory) const;
+  Quantization quantization(const Pass& pass, Role role, int rows, const Memory& memory) const;
   QuantizedTensor in_fp8(const Pass& pass, Role role, bool columnwise, int rows, OperandMemory memory) const;
   Operand transposed(const Pass& pass, Role role, const QuantizedTensor& rowwise, OperandMemory memory) const;
 
   // Multiplying.
+  void multiply_by_weight(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
   void multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const;
   void observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
                const LinearInput& x) const;
@@ -138,15 +137,13 @@ class Linear {
   // Tensor parallelism.
   Tensor gather_rows(const Pass& pass, Role role, const Tensor& own) const;
   QuantizedTensor gather_bytes(const Pass& pass, const QuantizedTensor& own) const;
-  void multiply_gathered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
-                         const Operand& weight) const;
-  void multiply_scattered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a,
-                          const Operand& weight) const;
+  void multiply_gathered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
+  void multiply_scattered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
 
   Projection projection_;
   int layer_;
   Parameter weight_;
   QuantizedWeight fp8_;
   OperandMemory saved_;
-  bool saved_by_recompute_;
+  bool recomputed_;
 };
