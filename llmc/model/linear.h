@@ -1,20 +1,19 @@
-// A linear layer of a block, y = x Wᵀ, and its two gradients. Two properties of it compose: its format (the model's
-// type or FP8, fp8.h) and its part in tensor parallelism (tensor_parallel.h).
+// A linear layer of a block, y = x Wᵀ, and its two gradients, dx = dy W and dW = dyᵀ x. A product's operands are
+// prepared first (gathered, quantized, saved) and then multiplied.
 //
-// FP8. Forward quantizes x by rows for its own product, and by columns for the weight gradient. Only the second copy is
-// kept. Attention's output is the exception: it stays in memory for attention's own backward, and backward quantizes it
-// by columns with the same scales. Backward quantizes dy in the same two ways. Weights are already quantized. (With
-// rowwise-hp-wgrad, x and dy of the weight gradient stay in bf16.)
+// FP8 (fp8.h). Forward quantizes x rowwise for its own product and columnwise for the weight gradient, and saves only
+// the columnwise copy. Attention's output is the exception: attention's backward needs it in bf16, so it is saved in
+// bf16, and backward quantizes it columnwise with the same scales. Backward quantizes dy rowwise and columnwise. The
+// weights are already quantized. With rowwise-hp-wgrad, the weight gradient takes x and dy in bf16.
 //
-// Tensor parallelism. A column-parallel layer gathers the inputs of all tokens and computes this rank's columns of the
-// output. A row-parallel layer takes these columns as its input and scatters sums. In backward, the first scatters the
-// sums of its input gradients, and gathers its inputs again for the weight gradient. The second gathers its output
-// gradients.
+// Tensor parallelism (tensor_parallel.h). A column-parallel layer gathers the rows of x from all ranks and computes
+// this rank's columns of y. Its backward reduce-scatters dx, and gathers x again for the weight gradient. A
+// row-parallel layer has its columns of x already. It reduce-scatters y, and gathers the rows of dy.
 //
-// Both. With one scale per tensor, gathered rows travel as bytes. The ranks agree on their scale, so the bytes are
-// those that a single rank would have. A tensor that is not gathered keeps its rank's own scale, if that follows from
-// the running pass (as in TransformerEngine). With other scales, rows are gathered in bf16 and each rank quantizes all
-// of them.
+// FP8 with tensor parallelism. If a tensor has one scale, each rank quantizes its own rows with a scale that all ranks
+// share, and FP8 bytes are gathered. They are the bytes that a single rank would have. With other scales, rows are
+// gathered in bf16, and each rank quantizes all of them. With current scaling, each rank computes its own scale for a
+// tensor that is not gathered. With delayed scaling, all ranks use one scale.
 #pragma once
 
 #include "llmc/model/pass.h"
@@ -32,11 +31,8 @@ struct Parameter {
 // kernel that quantizes it computes it.
 struct LinearInput {
   QuantizeSource x;
-  const float* amax = nullptr;  // wanted_amax(), if the kernel that produced x has raised that word; else null
+  const float* amax = nullptr;  // wanted_amax(), if the kernel that produced x has written it; else null
 };
-
-// Shoeybi et al. 2019. column: this rank has some rows of the weight. row: it has some columns.
-enum class Parallel { none, column, row };
 
 enum class ProductKind { forward, dgrad, wgrad };
 
@@ -61,11 +57,12 @@ float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int 
 
 class Linear {
  public:
-  // `weight` (OC, IC) may be absent if the product is in FP8; `fp8` is empty if it is not. `saved` is memory for x as
-  // the weight gradient takes it in FP8, empty if nothing is saved. `saved_late`: recomputation fills it, not forward.
+  // `weight` (OC, IC) may be absent if the product is in FP8; `fp8` is empty if it is not. `saved` is memory for x in
+  // FP8, which the weight gradient needs; empty if x is not saved in FP8. Forward writes it or, if x is `recomputed`,
+  // only a pass that is recomputing does.
   Linear(Projection projection, int layer, const Parameter& weight, const QuantizedWeight& fp8, OperandMemory saved,
-         bool saved_late)
-      : projection_(projection), layer_(layer), weight_(weight), fp8_(fp8), saved_(saved), saved_late_(saved_late) {}
+         bool recomputed)
+      : projection_(projection), layer_(layer), weight_(weight), fp8_(fp8), saved_(saved), recomputed_(recomputed) {}
 
   // wanted_amax() of this layer's x or dy. It is also null for an x that is recomputed, since its amax is known.
   float* wanted_amax(const Pass& pass, Role role) const;
@@ -76,9 +73,9 @@ class Linear {
   // out (N, OC) = x Wᵀ. A column-parallel layer takes R rows of x instead of N, a row-parallel one writes R rows of
   // out; so do their gradients.
   void forward(const Pass& pass, const Tensor& out, const LinearInput& x) const;
-  // Saves x as forward would, without the product.
+  // Saves x as forward would, without the product. The pass must be recomputing.
   void save_input(const Pass& pass, const LinearInput& x) const;
-  // Under tensor parallelism, starts the all-gather of the input that backward needs, of which `x` is this rank's part.
+  // In a column-parallel layer, starts the all-gather of the input that backward needs. `x` is this rank's rows.
   // backward() waits for it and is the next call that uses the gather buffer.
   void prefetch_input(const Pass& pass, const Tensor& x) const;
   // dx (N, IC) = dy W;  weight.grad (OC, IC) = or += dyᵀ x. `x` is forward's input, if that was kept.
@@ -89,38 +86,64 @@ class Linear {
   struct Operand {
     Tensor high_precision;
     QuantizedTensor fp8;
-    bool can_be_cut() const { return high_precision || fp8.scaling == Scaling::tensor; }  // its rows are operands, too
+    Operand() = default;
+    Operand(const Tensor& tensor) : high_precision(tensor) {}
+    Operand(const QuantizedTensor& tensor) : fp8(tensor) {}
+    explicit operator bool() const { return high_precision || fp8; }
+    // True if some of its rows are an operand, too. The scale_inv of an operand with several scales cannot be cut.
+    bool can_be_cut() const { return high_precision || fp8.scaling == Scaling::tensor; }
     Operand rows(int first, int count) const;
   };
+  // x or dy: rowwise for forward or dgrad, columnwise for wgrad.
   struct Operands {
-    Operand rowwise, columnwise;  // of the same numbers: for forward or dgrad, and for wgrad
+    Operand rowwise, columnwise;
+  };
+  struct Memory {
+    OperandMemory rowwise = {}, columnwise = {};  // null data: this orientation is not wanted
   };
 
   bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, projection_); }
-  bool shares_one_scale(const Pass& pass) const { return quantized(pass) && pass.fp8->settings.per_tensor_scale(); }
-  Parallel parallel(const Pass& pass) const {
-    return !pass.tensor_parallel ? Parallel::none : gathers_inputs(projection_) ? Parallel::column : Parallel::row;
+  // True if this rank has R rows of x, or of dy, and gathers all N. A layer that gathers x scatters dx, and one that
+  // gathers dy scatters y.
+  bool gathers(const Pass& pass, Role role) const {
+    return pass.tensor_parallel && gathers_inputs(projection_) == (role == Role::input);
+  }
+  bool gathers_bytes(const Pass& pass, Role role) const {
+    return gathers(pass, role) && quantized(pass) && pass.fp8->settings.per_tensor_scale();
   }
   int width(const Pass& pass, Role role) const;
-  Operand weight_for(const Pass& pass, ProductKind kind) const;
 
-  Operands quantize(const Pass& pass, Role role, const LinearInput& x, OperandMemory rowwise, OperandMemory columnwise,
-                    bool travels = false) const;
-  Operands local(const Pass& pass, Role role, const LinearInput& x) const;
-  Operands gathered(const Pass& pass, Role role, const LinearInput& x) const;
-  QuantizedTensor gather_bytes(const Pass& pass, const QuantizedTensor& own) const;
-  Operand transposed(const Pass& pass, Role role, const QuantizedTensor& all, OperandMemory memory) const;
+  // Preparing operands.
+  Operands prepare(const Pass& pass, Role role, const LinearInput& x) const;
+  Operands prepare_local(const Pass& pass, Role role, const LinearInput& x) const;
   Operand input_for_wgrad(const Pass& pass, const Tensor& x) const;
+  Operand weight_for(const Pass& pass, ProductKind kind) const;
+  OperandMemory memory_for_input(const Pass& pass) const {
+    return recomputed_ && !pass.recomputing ? OperandMemory{} : saved_;
+  }
 
-  void multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
-  void projection_of(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const;
+  Operands quantize(const Pass& pass, Role role, const LinearInput& x, const Memory& memory) const;
+  Operands quantize_again(const Pass& pass, const QuantizeSource& x, const Memory& memory) const;
+  Quantization quantization(const Pass& pass, Role role, int rows, const Memory& memory) const;
+  QuantizedTensor in_fp8(const Pass& pass, Role role, bool columnwise, int rows, OperandMemory memory) const;
+  Operand transposed(const Pass& pass, Role role, const QuantizedTensor& rowwise, OperandMemory memory) const;
+
+  // Multiplying.
+  void multiply_by_weight(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
+  void multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const;
   void observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
                const LinearInput& x) const;
+
+  // Tensor parallelism.
+  Tensor gather_rows(const Pass& pass, Role role, const Tensor& own) const;
+  QuantizedTensor gather_bytes(const Pass& pass, const QuantizedTensor& own) const;
+  void multiply_gathered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
+  void multiply_scattered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
 
   Projection projection_;
   int layer_;
   Parameter weight_;
   QuantizedWeight fp8_;
   OperandMemory saved_;
-  bool saved_late_;
+  bool recomputed_;
 };
