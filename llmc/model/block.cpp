@@ -7,12 +7,6 @@
 
 namespace {
 
-BlockScratch cut(const BlockScratch& s, int N, int R) {
-  return {s.projected.rows(0, R), s.dqkv.rows(0, N),       s.rotated.rows(0, N), s.qk_sums.rows(0, N),
-          s.dnorm.rows(0, R),     s.dattention.rows(0, N), s.dswiglu.rows(0, N), s.dgate_up.rows(0, N),
-          s.attention_delta,      s.norm_partials,         s.vector_partials};
-}
-
 Parameter parameter(const BlockTensors& tensors, const char* name) {
   return {tensors.weights[name], tensors.gradients ? (*tensors.gradients)[name] : Tensor()};
 }
@@ -43,7 +37,7 @@ LinearInput input_of(const Tensor& high_precision, const QuantizeSource& source,
 
 Block::Block(const Pass& pass, int layer, const BlockTensors& tensors, const BlockScratch& scratch)
     : pass_(pass),
-      s_(cut(scratch, pass.N, pass.R)),
+      s_(scratch),
       layer_(layer),
       norm1_(parameter(tensors, "norm1")),
       norm2_(parameter(tensors, "norm2")),

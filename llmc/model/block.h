@@ -23,21 +23,7 @@
 #include "llmc/config/parameters.h"
 #include "llmc/kernels/qk_norm_rope.h"
 #include "llmc/model/linear.h"
-
-// Buffers that all blocks use, one after the other, for the largest micro-batch. Forward needs the first four.
-struct BlockScratch {
-  Tensor projected;        // (R, C) output of Wo; with norms behind the layers: gradient of the outputs of Wo and Wdown
-  Tensor dqkv;             // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
-  Tensor rotated;          // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
-  Tensor qk_sums;          // (N, 2) of q and k; only for a norm over all heads
-  Tensor dnorm;            // (R, C)
-  Tensor dattention;       // (N, NH HD)
-  Tensor dswiglu;          // (N, FF)
-  Tensor dgate_up;         // (N, 2 FF); absent where quantization computes it and nobody stores it
-  Tensor attention_delta;  // (attention_delta_size(N))
-  Tensor norm_partials;    // (rmsnorm_backward_scratch(R, C))
-  Tensor vector_partials;  // (qk_norm_rope_scratch(N, QKV)); only for biases, or norms of q and k
-};
+#include "llmc/model/scratch.h"
 
 // One block's tensors, by name.
 struct BlockTensors {
@@ -50,7 +36,7 @@ struct BlockTensors {
 
 class Block {
  public:
-  // The views are cut for this pass, so the object lives no longer than it.
+  // The views are cut for this pass, so the object lives no longer than it and `scratch`.
   Block(const Pass& pass, int layer, const BlockTensors& tensors, const BlockScratch& scratch);
 
   // `middle_before` and `mlp_out` (R, C) are the two addends that the block before left. For the first block
@@ -92,7 +78,7 @@ class Block {
   LinearInput down_input() const;
 
   const Pass& pass_;
-  const BlockScratch s_;
+  const BlockScratch& s_;
   const int layer_;
   Parameter norm1_, norm2_;                // (C)
   QkvVectors vectors_, vector_gradients_;  // absent where the family has none

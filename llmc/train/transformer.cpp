@@ -6,8 +6,6 @@
 #include "llmc/base/error.h"
 #include "llmc/device/range.h"
 #include "llmc/kernels/embedding.h"
-#include "llmc/kernels/qk_norm_rope.h"
-#include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
 #include "llmc/model/attention.h"
 
@@ -25,14 +23,11 @@ Transformer::Transformer(MemoryPlan& plan, const ModelConfig& config, const Para
       parameters_(parameters),
       scales_(scales),
       stream_(compute),
-      activations_(plan,
-                   {config, fp8, settings.type, int64_t(settings.tokens()), int64_t(settings.rows()),
-                    settings.tensor_parallel != nullptr, settings.policy.has_value()},
-                   settings.policy, device, compute, host) {
+      activations_(plan, saved_sizes(), settings.policy, device, compute, host) {
   if (fp8.on())
     fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(),
                          settings.tensor_parallel);
-  plan_scratch(plan);
+  plan_scratch(plan, {saved_sizes(), context_heads()});
   rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config.HD / 2, 2});
   plan_head(plan);
   if (settings.tensor_parallel) plan_tensor_parallel(plan);
@@ -46,36 +41,26 @@ Transformer::Transformer(MemoryPlan& plan, const ModelConfig& config, const Para
 // ends of a collective lie in one.
 Segment Transformer::rows_segment() const { return settings_.tensor_parallel ? Segment::symmetric : Segment::device; }
 
-void Transformer::plan_scratch(MemoryPlan& plan) {
-  const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C, FF = config_.FF;
-  const auto add = [&](const char* name, DType type, TensorShape shape) {
-    return plan.add(Segment::device, "scratch", name, type, shape);
-  };
-  const auto add_rows = [&](const char* name) {
-    return plan.add(rows_segment(), "scratch", name, settings_.type, {R, C});
-  };
-  const DType type = settings_.type;
-  scratch_.projected = add_rows("projected");
-  scratch_.mlp_out = add_rows("delta");
-  scratch_.dqkv = add("dqkv", type, {N, config_.qkv_width()});
-  const Family& family = *config_.family;
-  if (family.qk_norm == QkNorm::whole)
-    scratch_.qk_sums = plan.add(rows_segment(), "scratch", "sums of q and k", DType::fp32, {N, 2});
-  if (!settings_.policy) return;
-  if (family.qk_norm != QkNorm::none) scratch_.rotated = add("qkv after RoPE", type, {N, config_.qkv_width()});
-  const int64_t with_vectors = family.qkv_bias ? config_.qkv_width() : config_.q_width() + config_.kv_width();
-  if (family.qkv_bias || family.qk_norm != QkNorm::none)
-    scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, with_vectors)});
-  scratch_.dnorm = add_rows("dnorm");
-  scratch_.dattention = add("dattention", type, {N, config_.q_width()});
-  scratch_.dswiglu = add("dswiglu", type, {N, FF});
-  bool high_precision = fp8_.bf16_wgrad();
-  for (int layer = 0; layer < config_.L; ++layer)
-    high_precision = high_precision || !fp8_.quantizes(layer, Projection::gate_up);
-  if (high_precision) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
-  scratch_.dresidual = add_rows("dresidual");
-  scratch_.attention_delta = add("attention delta", DType::fp32, {attention_delta_size(config_, N, context_heads())});
-  scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
+SavedSizes Transformer::saved_sizes() const {
+  return {config_,
+          fp8_,
+          settings_.type,
+          int64_t(settings_.tokens()),
+          int64_t(settings_.rows()),
+          settings_.tensor_parallel != nullptr,
+          settings_.policy.has_value()};
+}
+
+void Transformer::plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes) {
+  for (const ScratchRow& row : scratch_rows()) {
+    const Tensor tensor = row.backward_only && !sizes.backward ? Tensor() : row.tensor(sizes);
+    const Segment segment = row.exchanged ? rows_segment() : Segment::device;
+    scratch_.emplace_back();
+    if (tensor.axes == 1)
+      scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.columns()});
+    else if (tensor)
+      scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.rows(), tensor.columns()});
+  }
 }
 
 void Transformer::plan_head(MemoryPlan& plan) {
@@ -186,10 +171,8 @@ BlockTensors Transformer::block_tensors(int layer) const {
   return tensors;
 }
 
-BlockScratch Transformer::block_scratch() const {
-  return {scratch_.projected,       scratch_.dqkv,          scratch_.rotated,        scratch_.qk_sums,
-          scratch_.dnorm,           scratch_.dattention,    scratch_.dswiglu,        scratch_.dgate_up,
-          scratch_.attention_delta, scratch_.norm_partials, scratch_.vector_partials};
+ScratchTensors Transformer::scratch() const {
+  return ScratchTensors(std::vector<Tensor>(scratch_.begin(), scratch_.end()));
 }
 
 // Call this when the head's weights have been gathered. With `gradients`, its backward begins.
@@ -203,8 +186,13 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
     norm.grad = grads["norm"];
     head.grad = config_.tied ? embedding_gradient(*gradients) : grads["head"];
   }
-  HeadBuffers buffers{head_buffers_.x,      head_buffers_.rstd,    head_buffers_.norm, scratch_.dnorm, {},
-                      head_buffers_.losses, scratch_.norm_partials};
+  const ScratchTensors scratch = this->scratch();
+  HeadBuffers buffers{.x = head_buffers_.x,
+                      .rstd = head_buffers_.rstd,
+                      .norm = head_buffers_.norm,
+                      .dnorm = scratch["dnorm"],
+                      .losses = head_buffers_.losses,
+                      .norm_partials = scratch["norm partials"]};
   for (int slot = 0; slot < kExchangeSlots; ++slot)
     buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];
   return Head(pass, norm, head, config_.tied, settings_.vocabulary, buffers);
@@ -251,13 +239,15 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   embed(pass, batch, table);
   pass.show(-1, "the output", activations_.get(0)["x"].rows(0, pass.R));
   if (!config_.tied) parameters_.release(embedding);  // else the head needs it, too
-  const Tensor mlp_out = scratch_.mlp_out->rows(0, pass.R);
+  const ScratchTensors scratch = this->scratch();
+  const BlockScratch of_blocks(scratch, pass.N, pass.R);
+  const Tensor mlp_out = scratch["delta"].rows(0, pass.R);
   Tensor middle;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
     const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
-    const Block block(pass, layer, block_tensors(layer), block_scratch());
+    const Block block(pass, layer, block_tensors(layer), of_blocks);
     block.forward(middle, mlp_out);
     activations_.end_forward(layer, training);
     middle = block.middle();
@@ -283,8 +273,9 @@ void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& tabl
   tensor->await_scattered(stream_);
 }
 
-void Transformer::embed_backward(const Pass& pass, const Batch& batch, const Tensor& gradient) {
-  Tensor dout = scratch_.dresidual->rows(0, pass.R);
+void Transformer::embed_backward(const Pass& pass, const Batch& batch, const Tensor& gradient,
+                                 const Tensor& dresidual) {
+  Tensor dout = dresidual;
   if (TensorParallel* tensor = pass.tensor_parallel) {
     const Tensor all = pass.gathered.first({tensor->padded(pass.N), config_.C});
     tensor->all_gather(stream_, all, dout, pass.N);
@@ -335,7 +326,9 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
   pass.accumulate = gradients.accumulates();
-  const Tensor dresidual = scratch_.dresidual->rows(0, pass.R);
+  const ScratchTensors scratch = this->scratch();
+  const BlockScratch of_blocks(scratch, pass.N, pass.R);
+  const Tensor dresidual = scratch["dresidual"].rows(0, pass.R);
   // The word to which the kernel that computes the gradient of a block's output raises its amax. If a norm is behind
   // the block's last product, this is not the gradient of the product's output.
   const auto amax_of = [&](int layer) {
@@ -352,11 +345,11 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   for (int layer = L - 1; layer >= 0; --layer) {
     const Range of_block("block %lld", layer);
     if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
-    backward_block(pass, layer, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
+    backward_block(pass, layer, of_blocks, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
     parameters_.release(layout_.block_unit(layer));
     reduce(pass, gradients, layout_.block_unit(layer));
   }
-  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients));
+  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients), dresidual);
   reduce(pass, gradients, embedding);
 }
 
@@ -369,18 +362,18 @@ void Transformer::reduce(const Pass& pass, GradientStore& gradients, int unit) c
 }
 
 // Recomputes what the block's forward did not keep, then computes its backward.
-void Transformer::backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual,
-                                 const float* amax, float* amax_before) {
+void Transformer::backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
+                                 const Tensor& dresidual, const float* amax, float* amax_before) {
   BlockTensors tensors = block_tensors(layer);
   activations_.begin_backward(layer);
   if (const Recompute level = activations_.recompute(layer); level != Recompute::none) {
     Pass again = pass;
     again.recomputing = true;
     const Range range("recompute");
-    Block(again, layer, tensors, block_scratch()).recompute(level);
+    Block(again, layer, tensors, scratch).recompute(level);
   }
   const int unit = layout_.block_unit(layer);
   tensors.gradients.emplace(layout_, unit, gradients.begin(unit));
-  Block(pass, layer, tensors, block_scratch()).backward(dresidual, amax, amax_before);
+  Block(pass, layer, tensors, scratch).backward(dresidual, amax, amax_before);
   activations_.end_backward(layer);
 }

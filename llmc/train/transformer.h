@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "llmc/kernels/embedding.h"
 #include "llmc/memory/activation_store.h"
@@ -81,12 +82,14 @@ class Transformer {
 
  private:
   Segment rows_segment() const;
-  void plan_scratch(MemoryPlan& plan);
+  SavedSizes saved_sizes() const;
+  void plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes);
   void plan_head(MemoryPlan& plan);
   void plan_tensor_parallel(MemoryPlan& plan);
   void plan_context_parallel(MemoryPlan& plan);
   void embed(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& table);
-  void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient);
+  void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient,
+                      const Tensor& dresidual);
   EmbeddingRows embedding_rows() const { return {settings_.vocabulary.first, settings_.vocabulary.whole, config_.pad}; }
   void release_head();
   void forward_from(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training = false);
@@ -96,9 +99,9 @@ class Transformer {
   Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training,
                  const Fp8Pass* fp8) const;
   BlockTensors block_tensors(int layer) const;
-  void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual, const float* amax,
-                      float* amax_before);
-  BlockScratch block_scratch() const;
+  void backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
+                      const Tensor& dresidual, const float* amax, float* amax_before);
+  ScratchTensors scratch() const;
   int context_heads() const;
   void reduce(const Pass& pass, GradientStore& gradients, int unit) const;
   Head make_head(const Pass& pass, GradientStore* gradients);
@@ -116,10 +119,7 @@ class Transformer {
   std::function<void(const ObservedProduct&)> observer_;
   TensorObserver tensor_observer_;
 
-  struct {
-    PlannedTensor projected, mlp_out, dqkv, rotated, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
-        attention_delta, norm_partials, vector_partials;
-  } scratch_;
+  std::vector<PlannedTensor> scratch_;  // in the order of scratch_rows()
   struct {
     PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses;
     PlannedArray<SoftmaxPart> parts[kExchangeSlots];
