@@ -56,8 +56,7 @@ void Transformer::plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes) {
     const Tensor tensor = row.backward_only && !sizes.backward ? Tensor() : row.tensor(sizes);
     const Segment segment = row.exchanged ? rows_segment() : Segment::device;
     scratch_.emplace_back();
-    if (tensor.axes == 1)
-      scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.columns()});
+    if (tensor.axes == 1) scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.columns()});
     else if (tensor)
       scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.rows(), tensor.columns()});
   }
@@ -163,7 +162,7 @@ Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, bo
 
 // Call this when the block's weights have been gathered.
 BlockTensors Transformer::block_tensors(int layer) const {
-  BlockTensors tensors{parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
+  BlockTensors tensors{layer, parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
   for (const Projection projection : kEachProjection) {
     tensors.fp8[size_t(projection)] = parameters_.quantized(layer, projection);
     tensors.recomputes_inputs[int(projection)] = activations_.recomputes_input(layer, projection);
@@ -247,7 +246,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
     const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
-    const Block block(pass, layer, block_tensors(layer), of_blocks);
+    const Block block(pass, block_tensors(layer), of_blocks);
     block.forward(middle, mlp_out);
     activations_.end_forward(layer, training);
     middle = block.middle();
@@ -370,10 +369,10 @@ void Transformer::backward_block(const Pass& pass, int layer, const BlockScratch
     Pass again = pass;
     again.recomputing = true;
     const Range range("recompute");
-    Block(again, layer, tensors, scratch).recompute(level);
+    Block(again, tensors, scratch).recompute(level);
   }
   const int unit = layout_.block_unit(layer);
   tensors.gradients.emplace(layout_, unit, gradients.begin(unit));
-  Block(pass, layer, tensors, scratch).backward(dresidual, amax, amax_before);
+  Block(pass, tensors, scratch).backward(dresidual, amax, amax_before);
   activations_.end_backward(layer);
 }
