@@ -64,8 +64,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       parameters_(plan_, settings.dtype, config_, layout_, sharding_, settings_.fp8, scales_.get(),
                   std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
       state_(plan_, layout_, sharding_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
-      transformer_(plan_, config_, layout_, transformer_settings(), settings_.fp8, parameters_, scales_.get(), device,
-                   compute_, host_.get()),
+      transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
                size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
                transformer_.part()),
@@ -88,16 +87,14 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                      settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
 }
 
-TransformerSettings Trainer::transformer_settings() const {
-  TransformerSettings s{settings_.dtype, settings_.attention,  settings_.B,
-                        settings_.T,     settings_.head_chunk, settings_.prefetch};
-  if (settings_.training) s.policy = settings_.activations;
-  if (tensor_) s.tensor_parallel = &tensor_->parallel;
+RankPart Trainer::rank_part() const {
   const int each = whole_config_.vocabulary_part(split_.degree);
-  s.vocabulary = {split_.rank * each, config_.V, whole_config_.V, each};
-  if (context_) s.context_parallel = &context_->parallel, s.context_heads = settings_.context_heads;
-  s.sequence_group = groups_.sequence_group.get();
-  return s;
+  return {.config = config_,
+          .layout = layout_,
+          .vocabulary = {split_.rank * each, config_.V, whole_config_.V, each},
+          .tensor_parallel = tensor_ ? &tensor_->parallel : nullptr,
+          .context_parallel = context_ ? &context_->parallel : nullptr,
+          .sequence_group = groups_.sequence_group.get()};
 }
 
 void Trainer::allocate() {

@@ -13,42 +13,39 @@ using Batch = BatchUploader::DeviceBatch;
 
 // ---------------------------------------------------------------------------------------------- memory
 
-Transformer::Transformer(MemoryPlan& plan, const ModelConfig& config, const ParameterLayout& layout,
-                         const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
-                         Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host)
-    : config_(config),
-      layout_(layout),
+Transformer::Transformer(MemoryPlan& plan, const RankPart& part, const PassSettings& settings,
+                         ParameterStore& parameters, Fp8Scales* scales, Stream& compute, HostStreams* host)
+    : part_(part),
       settings_(settings),
-      fp8_(fp8),
       parameters_(parameters),
       scales_(scales),
       stream_(compute),
-      activations_(plan, saved_sizes(), settings.policy, device, compute, host) {
-  if (fp8.on())
-    fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(),
-                         settings.tensor_parallel);
+      activations_(plan, saved_sizes(), settings.training ? std::optional(settings.activations) : std::nullopt,
+                   compute.device(), compute, host) {
+  if (fp8_.on())
+    fp8_scratch_.emplace(plan, fp8_, config_, int(saved_sizes().N), settings.training, part.tensor_parallel);
   plan_scratch(plan, {saved_sizes(), context_heads()});
-  rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config.HD / 2, 2});
+  rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config_.HD / 2, 2});
   plan_head(plan);
-  if (settings.tensor_parallel) plan_tensor_parallel(plan);
-  if (settings.context_parallel) plan_context_parallel(plan);
-  if (settings.sequence_group)
-    logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.type,
-                               {settings.sequence_group->size(), head_buffers_.logits[0]->columns()});
+  if (part.tensor_parallel) plan_tensor_parallel(plan);
+  if (part.context_parallel) plan_context_parallel(plan);
+  if (part.sequence_group)
+    logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.dtype,
+                               {part.sequence_group->size(), head_buffers_.logits[0]->columns()});
 }
 
 // Tensor-parallel ranks gather and scatter the rows between products. NCCL takes its kernels for windows only if both
 // ends of a collective lie in one.
-Segment Transformer::rows_segment() const { return settings_.tensor_parallel ? Segment::symmetric : Segment::device; }
+Segment Transformer::rows_segment() const { return part_.tensor_parallel ? Segment::symmetric : Segment::device; }
 
 SavedSizes Transformer::saved_sizes() const {
   return {config_,
           fp8_,
-          settings_.type,
-          int64_t(settings_.tokens()),
-          int64_t(settings_.rows()),
-          settings_.tensor_parallel != nullptr,
-          settings_.policy.has_value()};
+          settings_.dtype,
+          int64_t(part_.tokens(settings_.B, settings_.T)),
+          int64_t(part_.rows(settings_.B, settings_.T)),
+          part_.tensor_parallel != nullptr,
+          settings_.training};
 }
 
 void Transformer::plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes) {
@@ -63,28 +60,28 @@ void Transformer::plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes) {
 }
 
 void Transformer::plan_head(MemoryPlan& plan) {
-  const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C;
-  const DType type = settings_.type;
+  const int64_t N = saved_sizes().N, R = saved_sizes().R, C = config_.C;
+  const DType type = settings_.dtype;
   head_buffers_.x = plan.add(Segment::device, "activations", "head x", type, {R, C});
   head_buffers_.norm = plan.add(rows_segment(), "activations", "head norm", type, {R, C});
   head_buffers_.rstd = plan.add(Segment::device, "activations", "head rstd", DType::fp32, {R});
   const int64_t chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
-  const int slots = settings_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
+  const int slots = part_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
   for (int slot = 0; slot < slots; ++slot)
     head_buffers_.logits[slot] =
-        plan.add(Segment::device, "logits", "logits", type, {chunk, (settings_.vocabulary.most + 63) / 64 * 64});
+        plan.add(Segment::device, "logits", "logits", type, {chunk, (part_.vocabulary.most + 63) / 64 * 64});
   head_buffers_.losses = plan.add(Segment::device, "logits", "losses", DType::fp32, {N});
 }
 
 void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
   const char* const category = "tensor parallelism";
-  const int64_t degree = settings_.tensor_parallel->degree(), C = config_.C, rows = degree * int64_t(settings_.rows());
+  const int64_t degree = part_.tensor_parallel->degree(), C = config_.C, rows = degree * saved_sizes().R;
   // The buffer must also hold the rows as FP8 bytes, with their padding.
-  const int64_t element = int64_t(bytes_of(settings_.type));
+  const int64_t element = int64_t(bytes_of(settings_.dtype));
   const int64_t size = std::max(rows * C, ((rows + 15) * (C + 15) + element - 1) / element);
-  gathered_ = plan.add(Segment::symmetric, category, "all ranks' rows", settings_.type, {size});
+  gathered_ = plan.add(Segment::symmetric, category, "all ranks' rows", settings_.dtype, {size});
   sums_ = plan.add(Segment::symmetric, category, "partial sums of all tokens",
-                   settings_.tensor_parallel->sum_type(settings_.type), {rows, C});
+                   part_.tensor_parallel->sum_type(settings_.dtype), {rows, C});
   for (int slot = 0; slot < kExchangeSlots && head_buffers_.logits[slot]; ++slot)
     head_buffers_.parts[slot] =
         plan.add_array<SoftmaxPart>(Segment::symmetric, category, "softmax by rank", size_t(degree * head_chunk()));
@@ -93,20 +90,20 @@ void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
 void Transformer::plan_context_parallel(MemoryPlan& plan) {
   const int64_t group = int64_t(2) * context_heads() * config_.HD, all = int64_t(settings_.B) * settings_.T;
   const auto add = [&](const char* name, TensorShape shape) {
-    return plan.add(Segment::symmetric, "context parallelism", name, settings_.type, shape);
+    return plan.add(Segment::symmetric, "context parallelism", name, settings_.dtype, shape);
   };
-  own_keys_values_ = add("keys and values", {settings_.tokens(), 2 * config_.kv_width()});
+  own_keys_values_ = add("keys and values", {saved_sizes().N, 2 * config_.kv_width()});
   for (int slot = 0; slot < std::min(kContextSlots, config_.NKV / context_heads()); ++slot) {
     keys_values_[slot] = add("all keys and values of some heads", {all, group});
-    if (settings_.policy) dkeys_values_[slot] = add("gradients of some heads", {all, group});
+    if (settings_.training) dkeys_values_[slot] = add("gradients of some heads", {all, group});
   }
 }
 
 // Returns the key/value heads whose attention is computed together; 0 if this rank has whole sequences.
 int Transformer::context_heads() const {
-  if (!settings_.context_parallel) return 0;
+  if (!part_.context_parallel) return 0;
   if (settings_.context_heads) return settings_.context_heads;
-  const ContextPart part = settings_.part();
+  const ContextPart part = part_.context();
   return ::context_heads(config_, settings_.B, part.chunk(settings_.T), part.degree);
 }
 
@@ -132,17 +129,16 @@ std::optional<Fp8Pass> Transformer::fp8_pass() const {
 }
 
 Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
-  const int N = B * (seq_len / settings_.part().degree);
-  Pass pass{
-      stream_, *matmul_, config_, B, seq_len, N, settings_.tensor_parallel ? settings_.tensor_parallel->own_rows(N) : N,
-      {}};
+  const int N = B * (seq_len / part_.context().degree);
+  Pass pass{stream_, *matmul_, config_, B, seq_len, N, part_.tensor_parallel ? part_.tensor_parallel->own_rows(N) : N,
+            {}};
   pass.attention = settings_.attention;
   pass.fp8 = fp8;
   pass.observer = tensor_observer_ ? &tensor_observer_ : nullptr;
-  pass.tensor_parallel = settings_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
-  if (settings_.context_parallel) {
-    pass.B = 2 * B, pass.T = settings_.part().chunk(seq_len);
-    pass.context_parallel = settings_.context_parallel;
+  pass.tensor_parallel = part_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
+  if (part_.context_parallel) {
+    pass.B = 2 * B, pass.T = part_.context().chunk(seq_len);
+    pass.context_parallel = part_.context_parallel;
     pass.context_buffers.heads = context_heads(), pass.context_buffers.own = own_keys_values_;
     for (int slot = 0; slot < kContextSlots; ++slot)
       pass.context_buffers.all[slot] = keys_values_[slot], pass.context_buffers.dall[slot] = dkeys_values_[slot];
@@ -194,7 +190,7 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
                       .norm_partials = scratch["norm partials"]};
   for (int slot = 0; slot < kExchangeSlots; ++slot)
     buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];
-  return Head(pass, norm, head, config_.tied, settings_.vocabulary, buffers);
+  return Head(pass, norm, head, config_.tied, part_.vocabulary, buffers);
 }
 
 // Begins the embedding's gradient. If the head is tied, make_head() calls this, once for both.
@@ -217,9 +213,9 @@ void Transformer::forward_cached(const Batch& batch, int count, int past) {
 void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past, bool training) {
   REQUIRE(B > 0 && seq_len > 0 && seq_len <= settings_.T && size_t(B) * seq_len <= size_t(settings_.B) * settings_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, settings_.B, settings_.T);
-  REQUIRE(seq_len % settings_.part().multiple() == 0,
-          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, settings_.part().degree,
-          settings_.part().multiple());
+  REQUIRE(seq_len % part_.context().multiple() == 0,
+          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, part_.context().degree,
+          part_.context().multiple());
   cached_ = B == 1 && !training ? past + seq_len : 0;  // a training pass may save other rows than keys
   release_head();
   B_ = B, seq_len_ = seq_len;
@@ -262,7 +258,7 @@ void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& tabl
   TensorParallel* tensor = pass.tensor_parallel;
   if (!tensor) return embedding_forward(stream_, x, batch.inputs, table, embedding_rows());  // (N, C)
   // Each sum has one rank's number and zeros, so the model's type is exact.
-  const Tensor all(pass.sums.data, settings_.type, {tensor->padded(pass.N), config_.C});
+  const Tensor all(pass.sums.data, settings_.dtype, {tensor->padded(pass.N), config_.C});
   tensor->clear_padding(stream_, all, pass.N);
   for (const TensorParallel::Chunk& chunk : tensor->chunks(pass.N)) {
     embedding_forward(stream_, all.rows(chunk.first, chunk.count), batch.inputs.elements(chunk.first, chunk.count),
@@ -299,12 +295,12 @@ Tensor Transformer::logits(int first) {
 Transformer::RowParts Transformer::row_parts(const Tensor& logits, int row) {
   const Tensor own = logits.rows(row, 1);
   const int ld = int(logits.columns());
-  if (!settings_.sequence_group) return {own, 1, config_.V, ld};
-  const Tensor here = logits_by_rank_->rows(settings_.sequence_group->rank(), 1);
+  if (!part_.sequence_group) return {own, 1, config_.V, ld};
+  const Tensor here = logits_by_rank_->rows(part_.sequence_group->rank(), 1);
   copy(stream_, here, own);
-  settings_.sequence_group->all_gather(stream_, *logits_by_rank_, here);
-  settings_.sequence_group->wait_for(stream_);
-  return {logits_by_rank_, settings_.sequence_group->size() / settings_.part().degree, settings_.vocabulary.most, ld};
+  part_.sequence_group->all_gather(stream_, *logits_by_rank_, here);
+  part_.sequence_group->wait_for(stream_);
+  return {logits_by_rank_, part_.sequence_group->size() / part_.context().degree, part_.vocabulary.most, ld};
 }
 
 void Transformer::forward_loss(const Batch& batch, int B, int seq_len, StepState* state) {
@@ -317,7 +313,7 @@ void Transformer::forward_loss(const Batch& batch, int B, int seq_len, StepState
 
 void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepState* state, GradientStore& gradients,
                                    bool first, bool last) {
-  REQUIRE(settings_.policy, "a backward pass was asked for, and only forward passes were planned");
+  REQUIRE(settings_.training, "a backward pass was asked for, and only forward passes were planned");
   forward_from(batch, B, seq_len, 0, true);
   const Range range("backward");
   const std::optional<Fp8Pass> fp8 = fp8_pass();

@@ -14,33 +14,30 @@
 #include "llmc/model/block.h"
 #include "llmc/model/head.h"
 #include "llmc/train/batch_uploader.h"
+#include "llmc/train/pass_settings.h"
 
-struct TransformerSettings {
-  DType type;  // of weights and activations
-  AttentionKernel attention;
-  int B, T;                                     // the largest micro-batch
-  int head_chunk;                               // tokens whose logits exist at once, a multiple of 128
-  int prefetch;                                 // units whose weights are gathered ahead of their use
-  std::optional<ActivationPolicy> policy = {};  // none: only forward passes are planned
-  TensorParallel* tensor_parallel = nullptr;    // null: this rank computes all of each product
-  VocabularyPart vocabulary = {};               // this rank's part
-  ContextParallel* context_parallel = nullptr;  // null: this rank has all of each sequence
-  int context_heads = 0;                        // key/value heads whose attention it computes together; 0: chosen here
-  Communicator* sequence_group = nullptr;       // ranks that compute the same sequences; null: this rank alone
+// What this rank computes of a pass, and the ranks that compute the rest.
+struct RankPart {
+  const ModelConfig& config;  // of this rank's part of the model
+  const ParameterLayout& layout;
+  VocabularyPart vocabulary;
+  TensorParallel* tensor_parallel;    // null: this rank computes all of each product
+  ContextParallel* context_parallel;  // null: this rank has all of each sequence
+  Communicator* sequence_group;       // ranks that compute the same sequences; null: this rank alone
 
-  ContextPart part() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
-  size_t tokens() const { return size_t(B) * size_t(T) / size_t(part().degree); }  // of this rank
-  size_t rows() const {
-    return tensor_parallel ? TensorParallel::own_rows(tokens(), tensor_parallel->degree()) : tokens();
+  ContextPart context() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
+  // This rank's tokens of B sequences of T tokens, and its rows between products.
+  size_t tokens(int B, int T) const { return size_t(B) * size_t(T) / size_t(context().degree); }
+  size_t rows(int B, int T) const {
+    return tensor_parallel ? TensorParallel::own_rows(tokens(B, T), tensor_parallel->degree()) : tokens(B, T);
   }
 };
 
 class Transformer {
  public:
-  // `scales` are those of FP8 products; null: there are none.
-  Transformer(MemoryPlan& plan, const ModelConfig& config, const ParameterLayout& layout,
-              const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
-              Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host);
+  // `settings` must outlive the transformer. `scales` are those of FP8 products; null: there are none.
+  Transformer(MemoryPlan& plan, const RankPart& part, const PassSettings& settings, ParameterStore& parameters,
+              Fp8Scales* scales, Stream& compute, HostStreams* host);
   // Call this once the plan has memory: it fills the RoPE table, which then stays. `matmul` computes the products.
   void prepare(Matmul& matmul);
   // Calls `observer` for each FP8 product that is enqueued; empty: nothing is called.
@@ -74,11 +71,11 @@ class Transformer {
   };
   RowParts row_parts(const Tensor& logits, int row);  // the host waits for the other ranks
   int head_chunk() const { return int(head_buffers_.logits[0]->rows()); }
-  int vocabulary() const { return settings_.vocabulary.whole; }
-  ContextPart part() const { return settings_.part(); }
+  int vocabulary() const { return part_.vocabulary.whole; }
+  ContextPart part() const { return part_.context(); }
   int tokens() const { return tokens_; }  // of this rank, in the last pass
   // True if forward_cached() may be called.
-  bool keeps_keys() const { return !settings_.context_parallel && activations_.keeps_keys(); }
+  bool keeps_keys() const { return !part_.context_parallel && activations_.keeps_keys(); }
 
  private:
   Segment rows_segment() const;
@@ -90,7 +87,7 @@ class Transformer {
   void embed(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& table);
   void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient,
                       const Tensor& dresidual);
-  EmbeddingRows embedding_rows() const { return {settings_.vocabulary.first, settings_.vocabulary.whole, config_.pad}; }
+  EmbeddingRows embedding_rows() const { return {part_.vocabulary.first, part_.vocabulary.whole, config_.pad}; }
   void release_head();
   void forward_from(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training = false);
   std::optional<Fp8Pass> fp8_pass() const;
@@ -107,10 +104,11 @@ class Transformer {
   Head make_head(const Pass& pass, GradientStore* gradients);
   Tensor embedding_gradient(GradientStore& gradients) const;
 
-  const ModelConfig& config_;
-  const ParameterLayout& layout_;
-  const TransformerSettings settings_;
-  const Fp8Settings& fp8_;
+  const RankPart part_;
+  const ModelConfig& config_ = part_.config;
+  const ParameterLayout& layout_ = part_.layout;
+  const PassSettings& settings_;
+  const Fp8Settings& fp8_ = settings_.fp8;
   ParameterStore& parameters_;
   Fp8Scales* scales_;
   Stream& stream_;
