@@ -162,9 +162,11 @@ StepFlags Trainer::flags_of(const StepState& state) {
 
 // Enqueues the work from the batches and the state on the device to the updated weights.
 void Trainer::enqueue_work(StepForm form, bool captured) {
-  for (int k = 0; k < form.micro_steps; ++k)
-    transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, step_states_.on_device(),
-                                  *gradients_, k == 0, k + 1 == form.micro_steps);
+  for (int k = 0; k < form.micro_steps; ++k) {
+    const MicroBatch batch = batches_.micro_batch(k);
+    transformer_.forward(batch, true);
+    transformer_.backward(batch, step_states_.on_device(), *gradients_, k == 0, k + 1 == form.micro_steps);
+  }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
   start_sum_over_ranks(&step_states_.on_device()->loss_sum, kSummedAtEnd);
@@ -311,7 +313,7 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
           inputs.size());
   batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
                 whole_config_.V);
-  transformer_.forward_loss(batches_.device_batch(), B, seq_len, step_states_.on_device());
+  transformer_.forward_loss(batches_.micro_batch(), step_states_.on_device());
   step_states_.fetch(compute_);
   const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
   const StepState end = step_states_.wait_for_oldest(communicator_).state;
@@ -351,7 +353,7 @@ std::vector<float> Trainer::next_logits(std::span<const int32_t> tokens, int pas
     return logits(sequence_, 1, past + count, past + count - 1, {});
   }
   batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, whole_config_.V, past);
-  transformer_.forward_cached(batches_.device_batch(), count, past);
+  transformer_.forward_cached(batches_.micro_batch(), past);
   return read_logits(transformer_, compute_, 1, count, count - 1, count);
 }
 

@@ -9,8 +9,6 @@
 #include "llmc/kernels/rope.h"
 #include "llmc/model/attention.h"
 
-using Batch = BatchUploader::DeviceBatch;
-
 // ---------------------------------------------------------------------------------------------- memory
 
 Transformer::Transformer(MemoryPlan& plan, const RankPart& part, const PassSettings& settings,
@@ -146,8 +144,8 @@ Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
   return pass;
 }
 
-Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, bool training, const Fp8Pass* fp8) const {
-  Pass pass = make_pass(B, seq_len, fp8);
+Pass Transformer::make_pass(const MicroBatch& batch, int past, bool training, const Fp8Pass* fp8) const {
+  Pass pass = make_pass(batch.B, batch.T, fp8);
   pass.training = training;
   pass.rope = {rope_table_, batch.positions, config_.NH + config_.NKV};
   pass.document_start = batch.document_start.first({pass.B, pass.T});
@@ -201,27 +199,29 @@ Tensor Transformer::embedding_gradient(GradientStore& gradients) const {
 
 // ---------------------------------------------------------------------------------------------- forward
 
-void Transformer::forward(const Batch& batch, int B, int seq_len) { forward_from(batch, B, seq_len, 0); }
+void Transformer::forward(const MicroBatch& batch, bool training) { forward_from(batch, 0, training); }
 
-void Transformer::forward_cached(const Batch& batch, int count, int past) {
-  REQUIRE(past >= 0 && past <= cached_ && past + count <= settings_.T,
-          "%d tokens after %d of a sequence: the keys and values of %d are there, the longest sequence is %d", count,
-          past, cached_, settings_.T);
-  forward_from(batch, 1, count, past);
+void Transformer::forward_cached(const MicroBatch& batch, int past) {
+  REQUIRE(batch.B == 1 && past >= 0 && past <= cached_ && past + batch.T <= settings_.T,
+          "%d tokens after %d of %d sequences: the keys and values of %d of one are there, the longest sequence is %d",
+          batch.T, past, batch.B, cached_, settings_.T);
+  forward_from(batch, past, false);
 }
 
-void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past, bool training) {
-  REQUIRE(B > 0 && seq_len > 0 && seq_len <= settings_.T && size_t(B) * seq_len <= size_t(settings_.B) * settings_.T,
-          "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, settings_.B, settings_.T);
-  REQUIRE(seq_len % part_.context().multiple() == 0,
-          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, part_.context().degree,
+void Transformer::forward_from(const MicroBatch& batch, int past, bool training) {
+  REQUIRE(settings_.training || !training, "a backward pass was asked for, and only forward passes were planned");
+  const int B = batch.B, T = batch.T;
+  REQUIRE(B > 0 && T > 0 && T <= settings_.T && size_t(B) * T <= size_t(settings_.B) * settings_.T,
+          "a pass of %d x %d tokens, planned were at most %d x %d", B, T, settings_.B, settings_.T);
+  REQUIRE(T % part_.context().multiple() == 0,
+          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", T, part_.context().degree,
           part_.context().multiple());
-  cached_ = B == 1 && !training ? past + seq_len : 0;  // a training pass may save other rows than keys
+  cached_ = B == 1 && !training ? past + T : 0;  // a training pass may save other rows than keys
   release_head();
-  B_ = B, seq_len_ = seq_len;
+  B_ = B, T_ = T;
   if (scales_) scales_->begin_pass(training);
   const std::optional<Fp8Pass> fp8 = fp8_pass();
-  const Pass pass = make_pass(batch, B, seq_len, past, training, fp8 ? &*fp8 : nullptr);
+  const Pass pass = make_pass(batch, past, training, fp8 ? &*fp8 : nullptr);
   const Range range("forward");
   tokens_ = pass.N;
   const int embedding = layout_.embedding_unit();
@@ -253,7 +253,7 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
 }
 
 // The first block's input (R, C).
-void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& table) {
+void Transformer::embed(const Pass& pass, const MicroBatch& batch, const Tensor& table) {
   const Tensor x = activations_.get(0)["x"].rows(0, pass.R);
   TensorParallel* tensor = pass.tensor_parallel;
   if (!tensor) return embedding_forward(stream_, x, batch.inputs, table, embedding_rows());  // (N, C)
@@ -268,7 +268,7 @@ void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& tabl
   tensor->await_scattered(stream_);
 }
 
-void Transformer::embed_backward(const Pass& pass, const Batch& batch, const Tensor& gradient,
+void Transformer::embed_backward(const Pass& pass, const MicroBatch& batch, const Tensor& gradient,
                                  const Tensor& dresidual) {
   Tensor dout = dresidual;
   if (TensorParallel* tensor = pass.tensor_parallel) {
@@ -288,7 +288,7 @@ void Transformer::release_head() {
 }
 
 Tensor Transformer::logits(int first) {
-  const Pass pass = make_pass(B_, seq_len_, nullptr);
+  const Pass pass = make_pass(B_, T_, nullptr);
   return make_head(pass, nullptr).logits(first, std::min(head_chunk(), tokens_ - first));
 }
 
@@ -303,29 +303,26 @@ Transformer::RowParts Transformer::row_parts(const Tensor& logits, int row) {
   return {logits_by_rank_, part_.sequence_group->size() / part_.context().degree, part_.vocabulary.most, ld};
 }
 
-void Transformer::forward_loss(const Batch& batch, int B, int seq_len, StepState* state) {
-  forward(batch, B, seq_len);
-  make_head(make_pass(B, seq_len, nullptr), nullptr).loss(batch.labels, state);
+void Transformer::forward_loss(const MicroBatch& batch, StepState* state) {
+  forward(batch, false);
+  make_head(make_pass(B_, T_, nullptr), nullptr).loss(batch.labels, state);
   release_head();
 }
 
 // ---------------------------------------------------------------------------------------------- backward
 
-void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepState* state, GradientStore& gradients,
-                                   bool first, bool last) {
-  REQUIRE(settings_.training, "a backward pass was asked for, and only forward passes were planned");
-  forward_from(batch, B, seq_len, 0, true);
+void Transformer::backward(const MicroBatch& batch, StepState* state, GradientStore& gradients, bool first, bool last) {
   const Range range("backward");
   const std::optional<Fp8Pass> fp8 = fp8_pass();
-  Pass pass = make_pass(batch, B, seq_len, 0, true, fp8 ? &*fp8 : nullptr);
+  Pass pass = make_pass(batch, 0, true, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
   pass.accumulate = gradients.accumulates();
   const ScratchTensors scratch = this->scratch();
   const BlockScratch of_blocks(scratch, pass.N, pass.R);
   const Tensor dresidual = scratch["dresidual"].rows(0, pass.R);
-  // The word to which the kernel that computes the gradient of a block's output raises its amax. If a norm is behind
-  // the block's last product, this is not the gradient of the product's output.
+  // Where the kernel that produces the gradient of a block's output writes its amax, for `down`. Null in families with
+  // a norm after `down`, because `down` takes that norm's gradient.
   const auto amax_of = [&](int layer) {
     return fp8 && layer >= 0 && !config_.family->norm_after
                ? wanted_amax(fp8_, fp8->scales, layer, Projection::down, Role::output_gradient)

@@ -13,7 +13,6 @@
 #include "llmc/memory/plan.h"
 #include "llmc/model/block.h"
 #include "llmc/model/head.h"
-#include "llmc/train/batch_uploader.h"
 #include "llmc/train/pass_settings.h"
 
 // What this rank computes of a pass, and the ranks that compute the rest.
@@ -46,21 +45,22 @@ class Transformer {
   // over the ranks; empty: nothing is called.
   void observe_tensors(TensorObserver observer) { tensor_observer_ = std::move(observer); }
 
-  // Forward, loss and backward of one micro-batch (B, seq_len), which was sent to the device. `first`: it is the first
-  // of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step, after
-  // which each unit's reduced gradients are final.
-  void forward_backward(const BatchUploader::DeviceBatch& batch, int B, int seq_len, StepState* state,
-                        GradientStore& gradients, bool first, bool last);
+  // Forward of one micro-batch that was sent to the device. `training`: its backward() follows, and is the next call.
+  // Otherwise logits() may be called afterwards.
+  void forward(const MicroBatch& batch, bool training);
+  // The loss and backward of the micro-batch of the last forward(). Adds the losses to state->loss_sum. `first`: it is
+  // the first of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step,
+  // after which each unit's reduced gradients are final.
+  void backward(const MicroBatch& batch, StepState* state, GradientStore& gradients, bool first, bool last);
   // Forward only. Adds the losses to state->loss_sum.
-  void forward_loss(const BatchUploader::DeviceBatch& batch, int B, int seq_len, StepState* state);
+  void forward_loss(const MicroBatch& batch, StepState* state);
   // Returns the losses of this rank's tokens, (N), after forward_loss().
   Tensor losses() const { return head_buffers_.losses->elements(0, tokens_); }
-  // Forward only, for `count` more tokens of one sequence. Its first `past` tokens must be the last that went through
-  // this function or forward(). Afterwards logits() may be called, as below.
-  void forward_cached(const BatchUploader::DeviceBatch& batch, int count, int past);
-  // Forward only. Afterwards logits(first) returns rows first .. first+head_chunk-1 of the logits of this rank's
-  // tokens. They are valid until the next call of any function here but row_parts().
-  void forward(const BatchUploader::DeviceBatch& batch, int B, int seq_len);
+  // Forward only, for the batch's tokens of one sequence (B = 1). Its first `past` tokens must be the last that went
+  // through this function or forward(). Afterwards logits() may be called.
+  void forward_cached(const MicroBatch& batch, int past);
+  // Returns rows first .. first+head_chunk-1 of the logits of this rank's tokens. They are valid until the next call of
+  // any function here but row_parts().
   Tensor logits(int first);
   // A row of these logits, of all ranks that compute the same sequences. There is one group of parts for each
   // context-parallel rank, since its tokens differ. A group has `ranks` parts of V logits; the last part may have
@@ -84,17 +84,15 @@ class Transformer {
   void plan_head(MemoryPlan& plan);
   void plan_tensor_parallel(MemoryPlan& plan);
   void plan_context_parallel(MemoryPlan& plan);
-  void embed(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& table);
-  void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient,
-                      const Tensor& dresidual);
+  void embed(const Pass& pass, const MicroBatch& batch, const Tensor& table);
+  void embed_backward(const Pass& pass, const MicroBatch& batch, const Tensor& gradient, const Tensor& dresidual);
   EmbeddingRows embedding_rows() const { return {part_.vocabulary.first, part_.vocabulary.whole, config_.pad}; }
   void release_head();
-  void forward_from(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training = false);
+  void forward_from(const MicroBatch& batch, int past, bool training);
   std::optional<Fp8Pass> fp8_pass() const;
   Pass make_pass(int B, int seq_len, const Fp8Pass* fp8) const;
-  // The pass of these sequences. `fp8` must outlive it.
-  Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training,
-                 const Fp8Pass* fp8) const;
+  // The pass of this micro-batch. `fp8` must outlive it.
+  Pass make_pass(const MicroBatch& batch, int past, bool training, const Fp8Pass* fp8) const;
   BlockTensors block_tensors(int layer) const;
   void backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
                       const Tensor& dresidual, const float* amax, float* amax_before);
@@ -128,7 +126,7 @@ class Transformer {
   PlannedTensor logits_by_rank_;  // (ranks that compute the same sequences, ld)
 
   Matmul* matmul_ = nullptr;
-  int B_ = 0, seq_len_ = 0;  // of the last forward pass
+  int B_ = 0, T_ = 0;        // of the last forward pass
   int tokens_ = 0;           // of this rank in it
   int cached_ = 0;           // tokens of one sequence whose keys and values are kept
   bool holds_head_ = false;  // the head's weights are still gathered since the last pass
