@@ -138,10 +138,10 @@ using Results = std::map<std::string, std::vector<float>>;
 
 // Returns rows (B, wide): the T tokens of each of `rows`, then value(b, t) for t = T .. wide-1.
 template <class F>
-std::vector<int32_t> widened(const int32_t* rows, int B, int T, int high_precision, F&& value) {
+std::vector<int32_t> widened(const int32_t* rows, int B, int T, int wide, F&& value) {
   std::vector<int32_t> all;
   for (int b = 0; b < B; ++b)
-    for (int t = 0; t < high_precision; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
+    for (int t = 0; t < wide; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
   return all;
 }
 

@@ -176,12 +176,10 @@ void check_rounded(Checker& checker, const std::string& name, const std::vector<
     const std::vector<float> gradients = random_normal<float>(generator, n);
     const std::vector<float> p = as_floats(b.master.download()), m = as_floats(b.m.download()),
                              v = as_floats(b.v.download());
-    Buffers<> high_precision(stream, ranges, n, p);
-    high_precision.m.upload(m), high_precision.v.upload(v), high_precision.gradients.upload(gradients),
-        b.gradients.upload(gradients);
-    high_precision.step(stream, state), b.step(stream, state, std::is_same_v<Master, float>);
-    std::vector<float> want_p = high_precision.master.download(), want_m = high_precision.m.download(),
-                       want_v = high_precision.v.download();
+    Buffers<> wide(stream, ranges, n, p);
+    wide.m.upload(m), wide.v.upload(v), wide.gradients.upload(gradients), b.gradients.upload(gradients);
+    wide.step(stream, state), b.step(stream, state, std::is_same_v<Master, float>);
+    std::vector<float> want_p = wide.master.download(), want_m = wide.m.download(), want_v = wide.v.download();
     std::vector<bool> used(n, false);
     for (const AdamWRange& r : ranges)
       for (size_t i = r.begin; i < r.begin + r.count; ++i) {

@@ -303,9 +303,9 @@ void check_unknown_position(Checker& checker) {
 
 // Rows that a whole block shares in the norm, as on a GPU.
 void check_wide_norm(Checker& checker) {
-  CpuBackend high_precision = CpuBackend::from_environment();
-  high_precision.wide_rows = true;
-  Device device(0, high_precision);
+  CpuBackend wide = CpuBackend::from_environment();
+  wide.wide_rows = true;
+  Device device(0, wide);
   Checker inner(device);
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{3, 1024}, {17, 2056}, {2, 4104}})
     if (!few_sizes() || columns == 1024) check_source(inner, {Kind::rmsnorm, rows, columns});

@@ -275,11 +275,11 @@ void check(Checker& checker) {
     check_shape<bf16>(checker, orders, N, C);
   }
   // Rows that a block shares, as on a GPU.
-  CpuBackend high_precision = CpuBackend::from_environment();
-  high_precision.wide_rows = true;
-  Device wide_device(0, high_precision);
+  CpuBackend wide = CpuBackend::from_environment();
+  wide.wide_rows = true;
+  Device wide_device(0, wide);
   Checker wide_checker(wide_device);
-  OtherSchedules wide_orders(high_precision);
+  OtherSchedules wide_orders(wide);
   const std::vector<std::pair<int, int>> shared = {{9, 7},     {33, 40},  {3, 1000},  {2, 1025}, {1, 1024},
                                                    {17, 1032}, {3, 2048}, {33, 2056}, {5, 4096}, {2, 4104},
                                                    {18, 5120}, {2, 8192}, {3, 8200}};

@@ -115,12 +115,12 @@ bool is_complete(const fs::path& folder) {
 
 class ShardWriter {
  public:
-  ShardWriter(const fs::path& folder, bool high_precision, int64_t tokens_per_shard)
-      : folder_(folder), high_precision_(high_precision), tokens_per_shard_(tokens_per_shard) {}
+  ShardWriter(const fs::path& folder, bool wide, int64_t tokens_per_shard)
+      : folder_(folder), wide_(wide), tokens_per_shard_(tokens_per_shard) {}
 
   void write(const std::vector<int32_t>& ids) {
     for (const int32_t id : ids) {
-      tokens_.append(reinterpret_cast<const char*>(&id), high_precision_ ? 4 : 2);
+      tokens_.append(reinterpret_cast<const char*>(&id), wide_ ? 4 : 2);
       if (++count_ == tokens_per_shard_) finish_shard();
     }
   }
@@ -134,7 +134,7 @@ class ShardWriter {
   void finish_shard() {
     const std::string name = format("text_%06zu.bin", shards_.size() + 1);
     NewFile file(folder_ / name);
-    const int32_t header[256] = {high_precision_ ? 20240801 : 20240520, high_precision_ ? 7 : 1, int32_t(count_)};
+    const int32_t header[256] = {wide_ ? 20240801 : 20240520, wide_ ? 7 : 1, int32_t(count_)};
     file.write(header, sizeof header);
     file.write(tokens_);
     file.publish();
@@ -147,7 +147,7 @@ class ShardWriter {
   }
 
   fs::path folder_;
-  bool high_precision_;
+  bool wide_;
   int64_t tokens_per_shard_, count_ = 0, total_ = 0;  // limit per shard; in the shard begun; in shards written
   Json shards_ = Json::array();
   std::string tokens_;

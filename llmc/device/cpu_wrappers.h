@@ -144,8 +144,8 @@ inline void widen(float (&to)[8], const Vector<bf16, 8>& from) {
   using namespace cpu_backend;
   Bits16 bits;
   memcpy(&bits, &from, sizeof bits);
-  const Bits32 high_precision = __builtin_convertvector(bits, Bits32) << 16;
-  memcpy(to, &high_precision, sizeof high_precision);
+  const Bits32 wide = __builtin_convertvector(bits, Bits32) << 16;
+  memcpy(to, &wide, sizeof wide);
 }
 inline void narrow(Vector<bf16, 8>& to, const float (&from)[8]) {
   using namespace cpu_backend;

@@ -264,10 +264,10 @@ bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintpt
 
 // Calls `body` with the width in which all matrices can be read, as a constant: `wide` if `takes` is true for each of
 // them, else 1.
-template <int high_precision, class Width, class Body>
+template <int wide, class Width, class Body>
 void with_width(const WeightMatrices& part, const Width& takes, const Body& body) {
   const bool all = std::all_of(part.on_host, part.on_host + part.count, takes);
-  if (all) body(std::integral_constant<int, high_precision>{});
+  if (all) body(std::integral_constant<int, wide>{});
   else body(std::integral_constant<int, 1>{});
 }
 template <class Body>

@@ -80,22 +80,22 @@ struct SharedHeads {
   }
 };
 
-void shared_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv, float* amax) {
+void shared_forward(const Pass& pass, int layer, const AttentionTensors& a, float* amax) {
   const SharedHeads heads{pass, layer};
-  heads.start(qkv);
+  heads.start(a.qkv);
   for (int group = 0; group < heads.groups; ++group) {
     heads.ranks.await_gathered(pass.stream, group % kContextSlots);
     const Tensor gathered = heads.all(group);
     for (const int half : {0, 1})
-      attention_forward(pass.stream, heads.queries(out, group, half), heads.lse(lse, group, half),
-                        heads.queries(qkv, group, half), heads.seen_keys(gathered, half),
+      attention_forward(pass.stream, heads.queries(a.out, group, half), heads.lse(a.lse, group, half),
+                        heads.queries(a.qkv, group, half), heads.seen_keys(gathered, half),
                         heads.seen_values(gathered, half), heads.options(half), amax);
     heads.next(group);
   }
 }
 
-void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta_scratch, const Tensor& dout,
-                     const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& dout, const AttentionTensors& a,
+                     const Tensor& delta_scratch) {
   const SharedHeads heads{pass, layer};
   const int B = heads.B, T_all = heads.T_all;
   const Tensor delta = delta_scratch.first({B, heads.G, heads.chunk});
@@ -109,9 +109,9 @@ void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tens
       const int keys = heads.keys(half);
       attention_backward(pass.stream, heads.queries(dqkv, group, half), heads.seen_keys(dgathered, half),
                          heads.seen_values(dgathered, half), delta, heads.queries(dout, group, half),
-                         heads.queries(out, group, half), heads.lse(lse, group, half), heads.queries(qkv, group, half),
-                         heads.seen_keys(gathered, half), heads.seen_values(gathered, half), heads.options(half),
-                         {false, half == 0});
+                         heads.queries(a.out, group, half), heads.lse(a.lse, group, half),
+                         heads.queries(a.qkv, group, half), heads.seen_keys(gathered, half),
+                         heads.seen_values(gathered, half), heads.options(half), {false, half == 0});
       if (half == 1 && keys < T_all)
         for (int b = 0; b < B; ++b) clear(pass.stream, dgathered.rows(b * T_all + keys, T_all - keys));
     }
@@ -139,25 +139,24 @@ int context_heads(const ModelConfig& config, int B, int chunk, int ranks) {
   return heads;
 }
 
-void attention_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv,
-                       float* amax) {
-  if (pass.context_parallel) return shared_forward(pass, layer, out, lse, qkv, amax);
-  const Tensor q = qkv_heads(pass, qkv.rows(pass.past, pass.N)).q;
-  const auto [_, k, v] = qkv_heads(pass, qkv);
-  attention_forward(pass.stream, out.heads(pass.B, pass.config.HD), lse.first({pass.B, pass.config.NH, pass.T}), q, k,
-                    v, options_of(pass, layer), amax);
+void attention_forward(const Pass& pass, int layer, const AttentionTensors& a, float* amax) {
+  if (pass.context_parallel) return shared_forward(pass, layer, a, amax);
+  const Tensor q = qkv_heads(pass, a.qkv.rows(pass.past, pass.N)).q;
+  const auto [_, k, v] = qkv_heads(pass, a.qkv);
+  attention_forward(pass.stream, a.out.heads(pass.B, pass.config.HD), a.lse.first({pass.B, pass.config.NH, pass.T}), q,
+                    k, v, options_of(pass, layer), amax);
 }
 
 void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv) {
   if (pass.context_parallel) SharedHeads{pass, layer}.start(qkv);
 }
 
-void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
-                        const Tensor& out, const Tensor& lse, const Tensor& qkv) {
-  if (pass.context_parallel) return shared_backward(pass, layer, dqkv, delta, dout, out, lse, qkv);
+void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& dout, const AttentionTensors& a,
+                        const Tensor& delta) {
+  if (pass.context_parallel) return shared_backward(pass, layer, dqkv, dout, a, delta);
   const int B = pass.B, NH = pass.config.NH, T = pass.T, HD = pass.config.HD;
-  const auto [q, k, v] = qkv_heads(pass, qkv);
+  const auto [q, k, v] = qkv_heads(pass, a.qkv);
   const auto [dq, dk, dv] = qkv_heads(pass, dqkv);
-  attention_backward(pass.stream, dq, dk, dv, delta.first({B, NH, T}), dout.heads(B, HD), out.heads(B, HD),
-                     lse.first({B, NH, T}), q, k, v, options_of(pass, layer));
+  attention_backward(pass.stream, dq, dk, dv, delta.first({B, NH, T}), dout.heads(B, HD), a.out.heads(B, HD),
+                     a.lse.first({B, NH, T}), q, k, v, options_of(pass, layer));
 }

@@ -8,19 +8,24 @@
 
 #include "llmc/model/pass.h"
 
-// out (N, NH HD) = attention of the packed rows qkv (past + N, QKV), which are after RoPE. lse has B NH T elements;
-// under context parallelism they have an order of their own. The largest |out| goes to `amax` unless that is null.
-void attention_forward(const Pass& pass, int layer, const Tensor& out, const Tensor& lse, const Tensor& qkv,
-                       float* amax);
+// What forward computes and backward reads.
+struct AttentionTensors {
+  Tensor qkv;  // (past + N, QKV) packed rows, after RoPE
+  Tensor out;  // (N, NH HD)
+  Tensor lse;  // B NH T elements; under context parallelism they have an order of their own
+};
+
+// Computes out and lse from qkv. The largest |out| goes to `amax` unless that is null.
+void attention_forward(const Pass& pass, int layer, const AttentionTensors& a, float* amax);
 
 // Under context parallelism, starts the all-gather of the first heads' keys and values. Call it before
 // attention_backward().
 void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv);
 
-// dqkv (N, QKV) = the gradient of qkv, from dout (N, NH HD) and forward's out, lse and qkv. `delta` is scratch of
+// dqkv (N, QKV) = the gradient of qkv, from dout (N, NH HD) and forward's tensors. `delta` is scratch of
 // attention_delta_size() elements.
-void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& delta, const Tensor& dout,
-                        const Tensor& out, const Tensor& lse, const Tensor& qkv);
+void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& dout, const AttentionTensors& a,
+                        const Tensor& delta);
 // For a pass of N tokens. `heads`: context_heads() if ranks share sequences. Then one call of the kernel handles so
 // many key/value heads and one of two chunks, so it needs less memory. Else 0.
 inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, int heads) {

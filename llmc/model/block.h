@@ -1,4 +1,4 @@
-// One transformer block, forward and backward: residual stream, RMSNorm, attention, SwiGLU MLP.
+// One transformer block, forward and backward: residual stream, RMSNorm, attention, and the SwiGLU MLP (mlp.h).
 //
 // The residual stream is passed on as two addends, `x` and `mlp_out` (the part that the block before adds), so that
 // each residual addition is fused with the norm that follows it:
@@ -16,42 +16,14 @@
 // Under tensor parallelism, NH, NKV and FF count what this rank holds, in weights and activations alike.
 #pragma once
 
-#include <array>
-#include <optional>
-
-#include "llmc/config/activations.h"
-#include "llmc/config/parameters.h"
 #include "llmc/kernels/qk_norm_rope.h"
-#include "llmc/model/linear.h"
-
-// Buffers that all blocks use, one after the other, for the largest micro-batch. Forward needs the first four.
-struct BlockScratch {
-  Tensor projected;        // (R, C) output of Wo; with norms behind the layers: gradient of the outputs of Wo and Wdown
-  Tensor dqkv;             // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
-  Tensor rotated;          // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
-  Tensor qk_sums;          // (N, 2) of q and k; only for a norm over all heads
-  Tensor dnorm;            // (R, C)
-  Tensor dattention;       // (N, NH HD)
-  Tensor dswiglu;          // (N, FF)
-  Tensor dgate_up;         // (N, 2 FF); absent where quantization computes it and nobody stores it
-  Tensor attention_delta;  // (attention_delta_size(N))
-  Tensor norm_partials;    // (rmsnorm_backward_scratch(R, C))
-  Tensor vector_partials;  // (qk_norm_rope_scratch(N, QKV)); only for biases, or norms of q and k
-};
-
-// One block's tensors, by name.
-struct BlockTensors {
-  UnitTensors weights;
-  std::optional<UnitTensors> gradients;               // in backward
-  std::array<QuantizedWeight, kProjectionCount> fp8;  // empty where the product is not in FP8
-  SavedTensors saved;
-  bool recomputes_inputs[kProjectionCount] = {};  // recomputation saves the product's FP8 input, not forward
-};
+#include "llmc/model/attention.h"
+#include "llmc/model/mlp.h"
 
 class Block {
  public:
-  // The views are cut for this pass, so the object lives no longer than it.
-  Block(const Pass& pass, int layer, const BlockTensors& tensors, const BlockScratch& scratch);
+  // The views are cut for this pass, so the object lives no longer than it and `scratch`.
+  Block(const Pass& pass, const BlockTensors& tensors, const BlockScratch& scratch);
 
   // `middle_before` and `mlp_out` (R, C) are the two addends that the block before left. For the first block
   // `middle_before` is absent, and the saved x holds the embedding. On return `mlp_out` holds what this block adds to
@@ -70,35 +42,40 @@ class Block {
   void backward(const Tensor& dresidual, const float* amax, float* amax_before) const;
 
  private:
+  // A norm of x (R, C), with what its backward needs.
+  struct Norm {
+    Parameter weight;  // (C)
+    Tensor x, rstd;    // (R, C), (R)
+    RmsnormOutput output() const { return {x, rstd, weight.value}; }
+  };
+
   bool norm_after() const { return pass_.config.family->norm_after; }
   bool norms_qk() const { return pass_.config.family->qk_norm != QkNorm::none; }
   bool has_vectors() const { return norms_qk() || pass_.config.family->qkv_bias; }  // of q, k and v
   // True if the product's output is kept for backward as it was, and attention reads a copy of it after RoPE.
   bool rotates_apart() const { return norms_qk() && pass_.training; }
   const Tensor& rotated() const { return rotates_apart() ? s_.rotated : qkv_out_; }
+  AttentionTensors attention() const { return {.qkv = rotated(), .out = attention_, .lse = lse_}; }
 
   void show(const char* name, const Tensor& tensor) const { pass_.show(layer_, name, tensor); }
   void attention_half() const;
   void rotate(const Tensor& qkv) const;
   void sum_over_heads(const Tensor& sums, const Tensor& a, const Tensor& b) const;
-  void mlp_input() const;
   LinearInput rotate_backward() const;
-  LinearInput output_gradient(const Tensor& dresidual, const float* amax, const Linear& linear, const Parameter& norm,
-                              const Tensor& x, const Tensor& rstd) const;
-  void add_input_gradient(const Tensor& dresidual, float* amax, const Parameter& norm, const Tensor& x,
-                          const Tensor& rstd) const;
+  LinearInput output_gradient(const Tensor& dresidual, const float* amax, float* amax_after_norm,
+                              const Norm& norm) const;
+  void add_input_gradient(const Tensor& dresidual, float* amax, const Norm& norm) const;
   LinearInput qkv_input() const;
-  LinearInput gate_up_input() const;
-  LinearInput down_input() const;
+  LinearInput mlp_input() const;
 
   const Pass& pass_;
-  const BlockScratch s_;
+  const BlockScratch& s_;
   const int layer_;
-  Parameter norm1_, norm2_;                // (C)
-  QkvVectors vectors_, vector_gradients_;  // absent where the family has none
-  Linear qkv_, o_, gate_up_, down_;        // (QKV, C), (C, NH HD), (2 FF, C), (C, FF) with QKV = (NH + 2 NKV) HD
-  // qkv_in_ (R, C) and gate_up_in_ (R, C) are the products' inputs in the model's type, absent where these are only
+  // qkv_in_ (R, C) and mlp_in_ (R, C) are the products' inputs in the model's type, absent where these are only
   // quantized: the norms' outputs, or the residual stream where norms come after the layers.
-  Tensor x_, rstd1_, qkv_in_, qkv_out_, squares_, attention_, lse_, o_out_, middle_, rstd2_, gate_up_in_, gate_up_out_,
-      swiglu_, down_out_;
+  Tensor x_, qkv_in_, qkv_out_, squares_, attention_, lse_, o_out_, middle_, mlp_in_, mlp_out_;
+  Norm norm1_, norm2_;
+  QkvVectors vectors_, vector_gradients_;  // absent where the family has none
+  Linear qkv_, o_;                         // (QKV, C), (C, NH HD) with QKV = (NH + 2 NKV) HD
+  Mlp mlp_;
 };

@@ -53,6 +53,16 @@ struct Fp8Pass {
   const std::function<void(const ObservedProduct&)>* observer = nullptr;
 };
 
+// The tokens of a pass on the device: B sequences of T tokens, of which this rank has N, in the order of
+// ContextPart::place().
+struct MicroBatch {
+  Tensor inputs, labels, positions;  // (N) int32
+  Tensor order;                      // (N) the indices 0 .. N-1, sorted by token
+  Tensor document_start;  // (N) where in its sequence each token's document begins; absent if rows are not packed
+  Tensor window_start;    // (N) the first position that the token sees within the window; absent if there is none
+  int B, T;
+};
+
 struct Pass {
   Stream& stream;
   Matmul& matmul;

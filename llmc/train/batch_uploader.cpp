@@ -73,12 +73,19 @@ void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* input
     fill(slot.at(k).as<int>(), inputs + k * n, labels ? labels + k * n : nullptr,
          positions ? positions + k * n : nullptr, B, T, V, first);
   packed_ = positions;
-  sent_ = int64_t(n) / part_.degree;
+  B_ = B, T_ = T;
   copy(stream, on_device_->first({micro_batches, parts(), tokens_}), slot);
 }
 
-BatchUploader::DeviceBatch BatchUploader::device_batch(int micro_batch) const {
-  const Tensor all = on_device_->at(micro_batch);
-  const auto part = [&](int index) { return all.at(index).elements(0, sent_); };
-  return {part(0), part(1), part(2), part(3), packed_ ? part(4) : Tensor(), window_ ? part(5) : Tensor()};
+MicroBatch BatchUploader::micro_batch(int index) const {
+  const Tensor all = on_device_->at(index);
+  const auto part = [&](int row) { return all.at(row).elements(0, int64_t(B_) * T_ / part_.degree); };
+  return {.inputs = part(0),
+          .labels = part(1),
+          .positions = part(2),
+          .order = part(3),
+          .document_start = packed_ ? part(4) : Tensor(),
+          .window_start = window_ ? part(5) : Tensor(),
+          .B = B_,
+          .T = T_};
 }

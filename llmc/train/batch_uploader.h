@@ -5,20 +5,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "llmc/config/context_part.h"
-#include "llmc/device/device.h"
 #include "llmc/memory/plan.h"
+#include "llmc/model/pass.h"
 
 class BatchUploader {
  public:
-  // One micro-batch on the device: this rank's N tokens, in the order of ContextPart::place().
-  struct DeviceBatch {
-    Tensor inputs, labels, positions;  // (N) int32
-    Tensor order;                      // (N) the indices 0 .. N-1, sorted by token
-    Tensor document_start;  // (N) where in its sequence each token's document begins; absent if rows are not packed
-    Tensor window_start;    // (N) the first position that the token sees within the window; absent if there is none
-  };
-
   // Plans buffers for up to `micro_batches` micro-batches. `part` is this rank's part of each: up to `tokens` tokens.
   // In some layers a token sees at most `window` tokens, itself included; 0: no layer has a window.
   BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, int window, ContextPart part = {});
@@ -32,8 +23,8 @@ class BatchUploader {
   void send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels, const int32_t* positions,
             int B, int T, int V, int first = 0);
 
-  // A micro-batch of the last send(), and whether its rows are packed.
-  DeviceBatch device_batch(int micro_batch = 0) const;
+  // Returns a micro-batch of the last send().
+  MicroBatch micro_batch(int index = 0) const;
 
  private:
   static constexpr int kSlots = 2;
@@ -49,7 +40,7 @@ class BatchUploader {
   PlannedTensor pinned_;     // (kSlots, micro_batches, parts, tokens)
   PlannedTensor on_device_;  // (micro_batches, parts, tokens)
   int slot_ = 0;
-  int64_t sent_ = 0;  // tokens of a micro-batch of the last send()
+  int B_ = 0, T_ = 0;  // of the last send()
   bool packed_ = false;
   std::vector<int32_t> sort_scratch_;
   std::vector<int> document_start_;  // of the whole sequences, (B, T)

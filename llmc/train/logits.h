@@ -95,7 +95,7 @@ inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
   const PaddedRows rows(inputs, positions, B, seq_len, transformer.part().multiple());
   batches.send(compute, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, transformer.vocabulary());
-  transformer.forward(batches.device_batch(), B, rows.T);
+  transformer.forward(batches.micro_batch(), false);
   if (only_row) return read_logits(transformer, compute, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
   if (rows.T == seq_len) return read_logits(transformer, compute, B, rows.T, 0, N);
   std::vector<float> all;

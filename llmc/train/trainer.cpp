@@ -66,8 +66,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       parameters_(plan_, settings.dtype, config_, layout_, placement_, settings_.fp8, scales_.get(),
                   std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
       state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
-      transformer_(plan_, config_, layout_, transformer_settings(), settings_.fp8, parameters_, scales_.get(), device,
-                   compute_, host_.get()),
+      transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
                size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
                transformer_.part()),
@@ -90,16 +89,14 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                      settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
 }
 
-TransformerSettings Trainer::transformer_settings() const {
-  TransformerSettings s{settings_.dtype, settings_.attention,  settings_.B,
-                        settings_.T,     settings_.head_chunk, settings_.prefetch};
-  if (settings_.training) s.policy = settings_.activations;
-  if (tensor_) s.tensor_parallel = &tensor_->parallel;
+RankPart Trainer::rank_part() const {
   const int each = whole_config_.vocabulary_part(split_.degree);
-  s.vocabulary = {split_.rank * each, config_.V, whole_config_.V, each};
-  if (context_) s.context_parallel = &context_->parallel, s.context_heads = settings_.context_heads;
-  s.sequence_group = groups_.sequence_group.get();
-  return s;
+  return {.config = config_,
+          .layout = layout_,
+          .vocabulary = {split_.rank * each, config_.V, whole_config_.V, each},
+          .tensor_parallel = tensor_ ? &tensor_->parallel : nullptr,
+          .context_parallel = context_ ? &context_->parallel : nullptr,
+          .sequence_group = groups_.sequence_group.get()};
 }
 
 void Trainer::allocate() {
@@ -167,9 +164,11 @@ StepFlags Trainer::flags_of(const StepState& state) {
 
 // Enqueues the work from the batches and the state on the device to the updated weights.
 void Trainer::enqueue_work(StepForm form, bool captured) {
-  for (int k = 0; k < form.micro_steps; ++k)
-    transformer_.forward_backward(batches_.device_batch(k), settings_.B, settings_.T, step_states_.on_device(),
-                                  *gradients_, k == 0, k + 1 == form.micro_steps);
+  for (int k = 0; k < form.micro_steps; ++k) {
+    const MicroBatch batch = batches_.micro_batch(k);
+    transformer_.forward(batch, true);
+    transformer_.backward(batch, step_states_.on_device(), *gradients_, k == 0, k + 1 == form.micro_steps);
+  }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
   start_sum_over_ranks(&step_states_.on_device()->loss_sum, kSummedAtEnd);
@@ -316,7 +315,7 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
           inputs.size());
   batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
                 whole_config_.V);
-  transformer_.forward_loss(batches_.device_batch(), B, seq_len, step_states_.on_device());
+  transformer_.forward_loss(batches_.micro_batch(), step_states_.on_device());
   step_states_.fetch(compute_);
   const auto ignored = std::count(labels.begin(), labels.end(), kIgnoredLabel);
   const StepState end = step_states_.wait_for_oldest(communicator_).state;
@@ -356,7 +355,7 @@ std::vector<float> Trainer::next_logits(std::span<const int32_t> tokens, int pas
     return logits(sequence_, 1, past + count, past + count - 1, {});
   }
   batches_.send(compute_, 1, tokens.data(), nullptr, nullptr, 1, count, whole_config_.V, past);
-  transformer_.forward_cached(batches_.device_batch(), count, past);
+  transformer_.forward_cached(batches_.micro_batch(), past);
   return read_logits(transformer_, compute_, 1, count, count - 1, count);
 }
 

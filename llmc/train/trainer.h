@@ -173,7 +173,7 @@ class Trainer {
     bool packed;
     bool operator==(const StepForm&) const = default;
   };
-  TransformerSettings transformer_settings() const;
+  RankPart rank_part() const;
 
   void begin_step(const StepInput& input);
   void enqueue_work(StepForm form, bool captured);

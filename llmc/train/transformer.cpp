@@ -6,101 +6,80 @@
 #include "llmc/base/error.h"
 #include "llmc/device/range.h"
 #include "llmc/kernels/embedding.h"
-#include "llmc/kernels/qk_norm_rope.h"
-#include "llmc/kernels/rmsnorm.h"
 #include "llmc/kernels/rope.h"
 #include "llmc/model/attention.h"
 
-using Batch = BatchUploader::DeviceBatch;
-
 // ---------------------------------------------------------------------------------------------- memory
 
-Transformer::Transformer(MemoryPlan& plan, const ModelConfig& config, const ParameterLayout& layout,
-                         const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
-                         Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host)
-    : config_(config),
-      layout_(layout),
+Transformer::Transformer(MemoryPlan& plan, const RankPart& part, const PassSettings& settings,
+                         ParameterStore& parameters, Fp8Scales* scales, Stream& compute, HostStreams* host)
+    : part_(part),
       settings_(settings),
-      fp8_(fp8),
       parameters_(parameters),
       scales_(scales),
       stream_(compute),
-      activations_(plan,
-                   {config, fp8, settings.type, int64_t(settings.tokens()), int64_t(settings.rows()),
-                    settings.tensor_parallel != nullptr, settings.policy.has_value()},
-                   settings.policy, device, compute, host) {
-  if (fp8.on())
-    fp8_scratch_.emplace(plan, fp8, config, int(settings.tokens()), settings.policy.has_value(),
-                         settings.tensor_parallel);
-  plan_scratch(plan);
-  rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config.HD / 2, 2});
+      activations_(plan, saved_sizes(), settings.training ? std::optional(settings.activations) : std::nullopt,
+                   compute.device(), compute, host) {
+  if (fp8_.on())
+    fp8_scratch_.emplace(plan, fp8_, config_, int(saved_sizes().N), settings.training, part.tensor_parallel);
+  plan_scratch(plan, {saved_sizes(), context_heads()});
+  rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config_.HD / 2, 2});
   plan_head(plan);
-  if (settings.tensor_parallel) plan_tensor_parallel(plan);
-  if (settings.context_parallel) plan_context_parallel(plan);
-  if (settings.sequence_group)
-    logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.type,
-                               {settings.sequence_group->size(), head_buffers_.logits[0]->columns()});
+  if (part.tensor_parallel) plan_tensor_parallel(plan);
+  if (part.context_parallel) plan_context_parallel(plan);
+  if (part.sequence_group)
+    logits_by_rank_ = plan.add(Segment::symmetric, "logits", "logits of a row by rank", settings.dtype,
+                               {part.sequence_group->size(), head_buffers_.logits[0]->columns()});
 }
 
 // Tensor-parallel ranks gather and scatter the rows between products. NCCL takes its kernels for windows only if both
 // ends of a collective lie in one.
-Segment Transformer::rows_segment() const { return settings_.tensor_parallel ? Segment::symmetric : Segment::device; }
+Segment Transformer::rows_segment() const { return part_.tensor_parallel ? Segment::symmetric : Segment::device; }
 
-void Transformer::plan_scratch(MemoryPlan& plan) {
-  const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C, FF = config_.FF;
-  const auto add = [&](const char* name, DType type, TensorShape shape) {
-    return plan.add(Segment::device, "scratch", name, type, shape);
-  };
-  const auto add_rows = [&](const char* name) {
-    return plan.add(rows_segment(), "scratch", name, settings_.type, {R, C});
-  };
-  const DType type = settings_.type;
-  scratch_.projected = add_rows("projected");
-  scratch_.mlp_out = add_rows("delta");
-  scratch_.dqkv = add("dqkv", type, {N, config_.qkv_width()});
-  const Family& family = *config_.family;
-  if (family.qk_norm == QkNorm::whole)
-    scratch_.qk_sums = plan.add(rows_segment(), "scratch", "sums of q and k", DType::fp32, {N, 2});
-  if (!settings_.policy) return;
-  if (family.qk_norm != QkNorm::none) scratch_.rotated = add("qkv after RoPE", type, {N, config_.qkv_width()});
-  const int64_t with_vectors = family.qkv_bias ? config_.qkv_width() : config_.q_width() + config_.kv_width();
-  if (family.qkv_bias || family.qk_norm != QkNorm::none)
-    scratch_.vector_partials = add("qkv vector partials", DType::fp32, {qk_norm_rope_scratch(N, with_vectors)});
-  scratch_.dnorm = add_rows("dnorm");
-  scratch_.dattention = add("dattention", type, {N, config_.q_width()});
-  scratch_.dswiglu = add("dswiglu", type, {N, FF});
-  bool high_precision = fp8_.bf16_wgrad();
-  for (int layer = 0; layer < config_.L; ++layer)
-    high_precision = high_precision || !fp8_.quantizes(layer, Projection::gate_up);
-  if (high_precision) scratch_.dgate_up = add("dgate_up", type, {N, 2 * FF});
-  scratch_.dresidual = add_rows("dresidual");
-  scratch_.attention_delta = add("attention delta", DType::fp32, {attention_delta_size(config_, N, context_heads())});
-  scratch_.norm_partials = add("norm partials", DType::fp32, {rmsnorm_backward_scratch(int(R), config_.C)});
+SavedSizes Transformer::saved_sizes() const {
+  return {config_,
+          fp8_,
+          settings_.dtype,
+          int64_t(part_.tokens(settings_.B, settings_.T)),
+          int64_t(part_.rows(settings_.B, settings_.T)),
+          part_.tensor_parallel != nullptr,
+          settings_.training};
+}
+
+void Transformer::plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes) {
+  for (const ScratchRow& row : scratch_rows()) {
+    const Tensor tensor = row.backward_only && !sizes.backward ? Tensor() : row.tensor(sizes);
+    const Segment segment = row.exchanged ? rows_segment() : Segment::device;
+    scratch_.emplace_back();
+    if (tensor.axes == 1) scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.columns()});
+    else if (tensor)
+      scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.rows(), tensor.columns()});
+  }
 }
 
 void Transformer::plan_head(MemoryPlan& plan) {
-  const int64_t N = int64_t(settings_.tokens()), R = int64_t(settings_.rows()), C = config_.C;
-  const DType type = settings_.type;
+  const int64_t N = saved_sizes().N, R = saved_sizes().R, C = config_.C;
+  const DType type = settings_.dtype;
   head_buffers_.x = plan.add(Segment::device, "activations", "head x", type, {R, C});
   head_buffers_.norm = plan.add(rows_segment(), "activations", "head norm", type, {R, C});
   head_buffers_.rstd = plan.add(Segment::device, "activations", "head rstd", DType::fp32, {R});
   const int64_t chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
-  const int slots = settings_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
+  const int slots = part_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
   for (int slot = 0; slot < slots; ++slot)
     head_buffers_.logits[slot] =
-        plan.add(Segment::device, "logits", "logits", type, {chunk, (settings_.vocabulary.most + 63) / 64 * 64});
+        plan.add(Segment::device, "logits", "logits", type, {chunk, (part_.vocabulary.most + 63) / 64 * 64});
   head_buffers_.losses = plan.add(Segment::device, "logits", "losses", DType::fp32, {N});
 }
 
 void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
   const char* const category = "tensor parallelism";
-  const int64_t degree = settings_.tensor_parallel->degree(), C = config_.C, rows = degree * int64_t(settings_.rows());
+  const int64_t degree = part_.tensor_parallel->degree(), C = config_.C, rows = degree * saved_sizes().R;
   // The buffer must also hold the rows as FP8 bytes, with their padding.
-  const int64_t element = int64_t(bytes_of(settings_.type));
+  const int64_t element = int64_t(bytes_of(settings_.dtype));
   const int64_t size = std::max(rows * C, ((rows + 15) * (C + 15) + element - 1) / element);
-  gathered_ = plan.add(Segment::symmetric, category, "all ranks' rows", settings_.type, {size});
+  gathered_ = plan.add(Segment::symmetric, category, "all ranks' rows", settings_.dtype, {size});
   sums_ = plan.add(Segment::symmetric, category, "partial sums of all tokens",
-                   settings_.tensor_parallel->sum_type(settings_.type), {rows, C});
+                   part_.tensor_parallel->sum_type(settings_.dtype), {rows, C});
   for (int slot = 0; slot < kExchangeSlots && head_buffers_.logits[slot]; ++slot)
     head_buffers_.parts[slot] =
         plan.add_array<SoftmaxPart>(Segment::symmetric, category, "softmax by rank", size_t(degree * head_chunk()));
@@ -109,20 +88,20 @@ void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
 void Transformer::plan_context_parallel(MemoryPlan& plan) {
   const int64_t group = int64_t(2) * context_heads() * config_.HD, all = int64_t(settings_.B) * settings_.T;
   const auto add = [&](const char* name, TensorShape shape) {
-    return plan.add(Segment::symmetric, "context parallelism", name, settings_.type, shape);
+    return plan.add(Segment::symmetric, "context parallelism", name, settings_.dtype, shape);
   };
-  own_keys_values_ = add("keys and values", {settings_.tokens(), 2 * config_.kv_width()});
+  own_keys_values_ = add("keys and values", {saved_sizes().N, 2 * config_.kv_width()});
   for (int slot = 0; slot < std::min(kContextSlots, config_.NKV / context_heads()); ++slot) {
     keys_values_[slot] = add("all keys and values of some heads", {all, group});
-    if (settings_.policy) dkeys_values_[slot] = add("gradients of some heads", {all, group});
+    if (settings_.training) dkeys_values_[slot] = add("gradients of some heads", {all, group});
   }
 }
 
 // Returns the key/value heads whose attention is computed together; 0 if this rank has whole sequences.
 int Transformer::context_heads() const {
-  if (!settings_.context_parallel) return 0;
+  if (!part_.context_parallel) return 0;
   if (settings_.context_heads) return settings_.context_heads;
-  const ContextPart part = settings_.part();
+  const ContextPart part = part_.context();
   return ::context_heads(config_, settings_.B, part.chunk(settings_.T), part.degree);
 }
 
@@ -148,17 +127,16 @@ std::optional<Fp8Pass> Transformer::fp8_pass() const {
 }
 
 Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
-  const int N = B * (seq_len / settings_.part().degree);
-  Pass pass{
-      stream_, *matmul_, config_, B, seq_len, N, settings_.tensor_parallel ? settings_.tensor_parallel->own_rows(N) : N,
-      {}};
+  const int N = B * (seq_len / part_.context().degree);
+  Pass pass{stream_, *matmul_, config_, B, seq_len, N, part_.tensor_parallel ? part_.tensor_parallel->own_rows(N) : N,
+            {}};
   pass.attention = settings_.attention;
   pass.fp8 = fp8;
   pass.observer = tensor_observer_ ? &tensor_observer_ : nullptr;
-  pass.tensor_parallel = settings_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
-  if (settings_.context_parallel) {
-    pass.B = 2 * B, pass.T = settings_.part().chunk(seq_len);
-    pass.context_parallel = settings_.context_parallel;
+  pass.tensor_parallel = part_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
+  if (part_.context_parallel) {
+    pass.B = 2 * B, pass.T = part_.context().chunk(seq_len);
+    pass.context_parallel = part_.context_parallel;
     pass.context_buffers.heads = context_heads(), pass.context_buffers.own = own_keys_values_;
     for (int slot = 0; slot < kContextSlots; ++slot)
       pass.context_buffers.all[slot] = keys_values_[slot], pass.context_buffers.dall[slot] = dkeys_values_[slot];
@@ -166,8 +144,8 @@ Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
   return pass;
 }
 
-Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, bool training, const Fp8Pass* fp8) const {
-  Pass pass = make_pass(B, seq_len, fp8);
+Pass Transformer::make_pass(const MicroBatch& batch, int past, bool training, const Fp8Pass* fp8) const {
+  Pass pass = make_pass(batch.B, batch.T, fp8);
   pass.training = training;
   pass.rope = {rope_table_, batch.positions, config_.NH + config_.NKV};
   pass.document_start = batch.document_start.first({pass.B, pass.T});
@@ -178,7 +156,7 @@ Pass Transformer::make_pass(const Batch& batch, int B, int seq_len, int past, bo
 
 // Call this when the block's weights have been gathered.
 BlockTensors Transformer::block_tensors(int layer) const {
-  BlockTensors tensors{parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
+  BlockTensors tensors{layer, parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
   for (const Projection projection : kEachProjection) {
     tensors.fp8[size_t(projection)] = parameters_.quantized(layer, projection);
     tensors.recomputes_inputs[int(projection)] = activations_.recomputes_input(layer, projection);
@@ -186,10 +164,8 @@ BlockTensors Transformer::block_tensors(int layer) const {
   return tensors;
 }
 
-BlockScratch Transformer::block_scratch() const {
-  return {scratch_.projected,       scratch_.dqkv,          scratch_.rotated,        scratch_.qk_sums,
-          scratch_.dnorm,           scratch_.dattention,    scratch_.dswiglu,        scratch_.dgate_up,
-          scratch_.attention_delta, scratch_.norm_partials, scratch_.vector_partials};
+ScratchTensors Transformer::scratch() const {
+  return ScratchTensors(std::vector<Tensor>(scratch_.begin(), scratch_.end()));
 }
 
 // Call this when the head's weights have been gathered. With `gradients`, its backward begins.
@@ -203,11 +179,16 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
     norm.grad = grads["norm"];
     head.grad = config_.tied ? embedding_gradient(*gradients) : grads["head"];
   }
-  HeadBuffers buffers{head_buffers_.x,      head_buffers_.rstd,    head_buffers_.norm, scratch_.dnorm, {},
-                      head_buffers_.losses, scratch_.norm_partials};
+  const ScratchTensors scratch = this->scratch();
+  HeadBuffers buffers{.x = head_buffers_.x,
+                      .rstd = head_buffers_.rstd,
+                      .norm = head_buffers_.norm,
+                      .dnorm = scratch["dnorm"],
+                      .losses = head_buffers_.losses,
+                      .norm_partials = scratch["norm partials"]};
   for (int slot = 0; slot < kExchangeSlots; ++slot)
     buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];
-  return Head(pass, norm, head, config_.tied, settings_.vocabulary, buffers);
+  return Head(pass, norm, head, config_.tied, part_.vocabulary, buffers);
 }
 
 // Begins the embedding's gradient. If the head is tied, make_head() calls this, once for both.
@@ -218,27 +199,29 @@ Tensor Transformer::embedding_gradient(GradientStore& gradients) const {
 
 // ---------------------------------------------------------------------------------------------- forward
 
-void Transformer::forward(const Batch& batch, int B, int seq_len) { forward_from(batch, B, seq_len, 0); }
+void Transformer::forward(const MicroBatch& batch, bool training) { forward_from(batch, 0, training); }
 
-void Transformer::forward_cached(const Batch& batch, int count, int past) {
-  REQUIRE(past >= 0 && past <= cached_ && past + count <= settings_.T,
-          "%d tokens after %d of a sequence: the keys and values of %d are there, the longest sequence is %d", count,
-          past, cached_, settings_.T);
-  forward_from(batch, 1, count, past);
+void Transformer::forward_cached(const MicroBatch& batch, int past) {
+  REQUIRE(batch.B == 1 && past >= 0 && past <= cached_ && past + batch.T <= settings_.T,
+          "%d tokens after %d of %d sequences: the keys and values of %d of one are there, the longest sequence is %d",
+          batch.T, past, batch.B, cached_, settings_.T);
+  forward_from(batch, past, false);
 }
 
-void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past, bool training) {
-  REQUIRE(B > 0 && seq_len > 0 && seq_len <= settings_.T && size_t(B) * seq_len <= size_t(settings_.B) * settings_.T,
-          "a pass of %d x %d tokens, planned were at most %d x %d", B, seq_len, settings_.B, settings_.T);
-  REQUIRE(seq_len % settings_.part().multiple() == 0,
-          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", seq_len, settings_.part().degree,
-          settings_.part().multiple());
-  cached_ = B == 1 && !training ? past + seq_len : 0;  // a training pass may save other rows than keys
+void Transformer::forward_from(const MicroBatch& batch, int past, bool training) {
+  REQUIRE(settings_.training || !training, "a backward pass was asked for, and only forward passes were planned");
+  const int B = batch.B, T = batch.T;
+  REQUIRE(B > 0 && T > 0 && T <= settings_.T && size_t(B) * T <= size_t(settings_.B) * settings_.T,
+          "a pass of %d x %d tokens, planned were at most %d x %d", B, T, settings_.B, settings_.T);
+  REQUIRE(T % part_.context().multiple() == 0,
+          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", T, part_.context().degree,
+          part_.context().multiple());
+  cached_ = B == 1 && !training ? past + T : 0;  // a training pass may save other rows than keys
   release_head();
-  B_ = B, seq_len_ = seq_len;
+  B_ = B, T_ = T;
   if (scales_) scales_->begin_pass(training);
   const std::optional<Fp8Pass> fp8 = fp8_pass();
-  const Pass pass = make_pass(batch, B, seq_len, past, training, fp8 ? &*fp8 : nullptr);
+  const Pass pass = make_pass(batch, past, training, fp8 ? &*fp8 : nullptr);
   const Range range("forward");
   tokens_ = pass.N;
   const int embedding = layout_.embedding_unit();
@@ -251,13 +234,15 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
   embed(pass, batch, table);
   pass.show(-1, "the output", activations_.get(0)["x"].rows(0, pass.R));
   if (!config_.tied) parameters_.release(embedding);  // else the head needs it, too
-  const Tensor mlp_out = scratch_.mlp_out->rows(0, pass.R);
+  const ScratchTensors scratch = this->scratch();
+  const BlockScratch of_blocks(scratch, pass.N, pass.R);
+  const Tensor mlp_out = scratch["delta"].rows(0, pass.R);
   Tensor middle;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
     const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
-    const Block block(pass, layer, block_tensors(layer), block_scratch());
+    const Block block(pass, block_tensors(layer), of_blocks);
     block.forward(middle, mlp_out);
     activations_.end_forward(layer, training);
     middle = block.middle();
@@ -268,12 +253,12 @@ void Transformer::forward_from(const Batch& batch, int B, int seq_len, int past,
 }
 
 // The first block's input (R, C).
-void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& table) {
+void Transformer::embed(const Pass& pass, const MicroBatch& batch, const Tensor& table) {
   const Tensor x = activations_.get(0)["x"].rows(0, pass.R);
   TensorParallel* tensor = pass.tensor_parallel;
   if (!tensor) return embedding_forward(stream_, x, batch.inputs, table, embedding_rows());  // (N, C)
   // Each sum has one rank's number and zeros, so the model's type is exact.
-  const Tensor all(pass.sums.data, settings_.type, {tensor->padded(pass.N), config_.C});
+  const Tensor all(pass.sums.data, settings_.dtype, {tensor->padded(pass.N), config_.C});
   tensor->clear_padding(stream_, all, pass.N);
   for (const TensorParallel::Chunk& chunk : tensor->chunks(pass.N)) {
     embedding_forward(stream_, all.rows(chunk.first, chunk.count), batch.inputs.elements(chunk.first, chunk.count),
@@ -283,8 +268,9 @@ void Transformer::embed(const Pass& pass, const Batch& batch, const Tensor& tabl
   tensor->await_scattered(stream_);
 }
 
-void Transformer::embed_backward(const Pass& pass, const Batch& batch, const Tensor& gradient) {
-  Tensor dout = scratch_.dresidual->rows(0, pass.R);
+void Transformer::embed_backward(const Pass& pass, const MicroBatch& batch, const Tensor& gradient,
+                                 const Tensor& dresidual) {
+  Tensor dout = dresidual;
   if (TensorParallel* tensor = pass.tensor_parallel) {
     const Tensor all = pass.gathered.first({tensor->padded(pass.N), config_.C});
     tensor->all_gather(stream_, all, dout, pass.N);
@@ -302,42 +288,41 @@ void Transformer::release_head() {
 }
 
 Tensor Transformer::logits(int first) {
-  const Pass pass = make_pass(B_, seq_len_, nullptr);
+  const Pass pass = make_pass(B_, T_, nullptr);
   return make_head(pass, nullptr).logits(first, std::min(head_chunk(), tokens_ - first));
 }
 
 Transformer::RowParts Transformer::row_parts(const Tensor& logits, int row) {
   const Tensor own = logits.rows(row, 1);
   const int ld = int(logits.columns());
-  if (!settings_.sequence_group) return {own, 1, config_.V, ld};
-  const Tensor here = logits_by_rank_->rows(settings_.sequence_group->rank(), 1);
+  if (!part_.sequence_group) return {own, 1, config_.V, ld};
+  const Tensor here = logits_by_rank_->rows(part_.sequence_group->rank(), 1);
   copy(stream_, here, own);
-  settings_.sequence_group->all_gather(stream_, *logits_by_rank_, here);
-  settings_.sequence_group->wait_for(stream_);
-  return {logits_by_rank_, settings_.sequence_group->size() / settings_.part().degree, settings_.vocabulary.most, ld};
+  part_.sequence_group->all_gather(stream_, *logits_by_rank_, here);
+  part_.sequence_group->wait_for(stream_);
+  return {logits_by_rank_, part_.sequence_group->size() / part_.context().degree, part_.vocabulary.most, ld};
 }
 
-void Transformer::forward_loss(const Batch& batch, int B, int seq_len, StepState* state) {
-  forward(batch, B, seq_len);
-  make_head(make_pass(B, seq_len, nullptr), nullptr).loss(batch.labels, state);
+void Transformer::forward_loss(const MicroBatch& batch, StepState* state) {
+  forward(batch, false);
+  make_head(make_pass(B_, T_, nullptr), nullptr).loss(batch.labels, state);
   release_head();
 }
 
 // ---------------------------------------------------------------------------------------------- backward
 
-void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepState* state, GradientStore& gradients,
-                                   bool first, bool last) {
-  REQUIRE(settings_.policy, "a backward pass was asked for, and only forward passes were planned");
-  forward_from(batch, B, seq_len, 0, true);
+void Transformer::backward(const MicroBatch& batch, StepState* state, GradientStore& gradients, bool first, bool last) {
   const Range range("backward");
   const std::optional<Fp8Pass> fp8 = fp8_pass();
-  Pass pass = make_pass(batch, B, seq_len, 0, true, fp8 ? &*fp8 : nullptr);
+  Pass pass = make_pass(batch, 0, true, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
   pass.accumulate = gradients.accumulates();
-  const Tensor dresidual = scratch_.dresidual->rows(0, pass.R);
-  // The word to which the kernel that computes the gradient of a block's output raises its amax. If a norm is behind
-  // the block's last product, this is not the gradient of the product's output.
+  const ScratchTensors scratch = this->scratch();
+  const BlockScratch of_blocks(scratch, pass.N, pass.R);
+  const Tensor dresidual = scratch["dresidual"].rows(0, pass.R);
+  // Where the kernel that produces the gradient of a block's output writes its amax, for `down`. Null in families with
+  // a norm after `down`, because `down` takes that norm's gradient.
   const auto amax_of = [&](int layer) {
     return fp8 && layer >= 0 && !config_.family->norm_after
                ? wanted_amax(fp8_, fp8->scales, layer, Projection::down, Role::output_gradient)
@@ -352,11 +337,11 @@ void Transformer::forward_backward(const Batch& batch, int B, int seq_len, StepS
   for (int layer = L - 1; layer >= 0; --layer) {
     const Range of_block("block %lld", layer);
     if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
-    backward_block(pass, layer, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
+    backward_block(pass, layer, of_blocks, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
     parameters_.release(layout_.block_unit(layer));
     reduce(pass, gradients, layout_.block_unit(layer));
   }
-  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients));
+  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients), dresidual);
   reduce(pass, gradients, embedding);
 }
 
@@ -369,18 +354,18 @@ void Transformer::reduce(const Pass& pass, GradientStore& gradients, int unit) c
 }
 
 // Recomputes what the block's forward did not keep, then computes its backward.
-void Transformer::backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual,
-                                 const float* amax, float* amax_before) {
+void Transformer::backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
+                                 const Tensor& dresidual, const float* amax, float* amax_before) {
   BlockTensors tensors = block_tensors(layer);
   activations_.begin_backward(layer);
   if (const Recompute level = activations_.recompute(layer); level != Recompute::none) {
     Pass again = pass;
     again.recomputing = true;
     const Range range("recompute");
-    Block(again, layer, tensors, block_scratch()).recompute(level);
+    Block(again, tensors, scratch).recompute(level);
   }
   const int unit = layout_.block_unit(layer);
   tensors.gradients.emplace(layout_, unit, gradients.begin(unit));
-  Block(pass, layer, tensors, block_scratch()).backward(dresidual, amax, amax_before);
+  Block(pass, tensors, scratch).backward(dresidual, amax, amax_before);
   activations_.end_backward(layer);
 }

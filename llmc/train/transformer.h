@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "llmc/kernels/embedding.h"
 #include "llmc/memory/activation_store.h"
@@ -12,34 +13,30 @@
 #include "llmc/memory/plan.h"
 #include "llmc/model/block.h"
 #include "llmc/model/head.h"
-#include "llmc/train/batch_uploader.h"
+#include "llmc/train/pass_settings.h"
 
-struct TransformerSettings {
-  DType type;  // of weights and activations
-  AttentionKernel attention;
-  int B, T;                                     // the largest micro-batch
-  int head_chunk;                               // tokens whose logits exist at once, a multiple of 128
-  int prefetch;                                 // units whose weights are gathered ahead of their use
-  std::optional<ActivationPolicy> policy = {};  // none: only forward passes are planned
-  TensorParallel* tensor_parallel = nullptr;    // null: this rank computes all of each product
-  VocabularyPart vocabulary = {};               // this rank's part
-  ContextParallel* context_parallel = nullptr;  // null: this rank has all of each sequence
-  int context_heads = 0;                        // key/value heads whose attention it computes together; 0: chosen here
-  Communicator* sequence_group = nullptr;       // ranks that compute the same sequences; null: this rank alone
+// What this rank computes of a pass, and the ranks that compute the rest.
+struct RankPart {
+  const ModelConfig& config;  // of this rank's part of the model
+  const ParameterLayout& layout;
+  VocabularyPart vocabulary;
+  TensorParallel* tensor_parallel;    // null: this rank computes all of each product
+  ContextParallel* context_parallel;  // null: this rank has all of each sequence
+  Communicator* sequence_group;       // ranks that compute the same sequences; null: this rank alone
 
-  ContextPart part() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
-  size_t tokens() const { return size_t(B) * size_t(T) / size_t(part().degree); }  // of this rank
-  size_t rows() const {
-    return tensor_parallel ? TensorParallel::own_rows(tokens(), tensor_parallel->degree()) : tokens();
+  ContextPart context() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
+  // This rank's tokens of B sequences of T tokens, and its rows between products.
+  size_t tokens(int B, int T) const { return size_t(B) * size_t(T) / size_t(context().degree); }
+  size_t rows(int B, int T) const {
+    return tensor_parallel ? TensorParallel::own_rows(tokens(B, T), tensor_parallel->degree()) : tokens(B, T);
   }
 };
 
 class Transformer {
  public:
-  // `scales` are those of FP8 products; null: there are none.
-  Transformer(MemoryPlan& plan, const ModelConfig& config, const ParameterLayout& layout,
-              const TransformerSettings& settings, const Fp8Settings& fp8, ParameterStore& parameters,
-              Fp8Scales* scales, Device& device, Stream& compute, HostStreams* host);
+  // `settings` must outlive the transformer. `scales` are those of FP8 products; null: there are none.
+  Transformer(MemoryPlan& plan, const RankPart& part, const PassSettings& settings, ParameterStore& parameters,
+              Fp8Scales* scales, Stream& compute, HostStreams* host);
   // Call this once the plan has memory: it fills the RoPE table, which then stays. `matmul` computes the products.
   void prepare(Matmul& matmul);
   // Calls `observer` for each FP8 product that is enqueued; empty: nothing is called.
@@ -48,21 +45,22 @@ class Transformer {
   // over the ranks; empty: nothing is called.
   void observe_tensors(TensorObserver observer) { tensor_observer_ = std::move(observer); }
 
-  // Forward, loss and backward of one micro-batch (B, seq_len), which was sent to the device. `first`: it is the first
-  // of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step, after
-  // which each unit's reduced gradients are final.
-  void forward_backward(const BatchUploader::DeviceBatch& batch, int B, int seq_len, StepState* state,
-                        GradientStore& gradients, bool first, bool last);
+  // Forward of one micro-batch that was sent to the device. `training`: its backward() follows, and is the next call.
+  // Otherwise logits() may be called afterwards.
+  void forward(const MicroBatch& batch, bool training);
+  // The loss and backward of the micro-batch of the last forward(). Adds the losses to state->loss_sum. `first`: it is
+  // the first of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step,
+  // after which each unit's reduced gradients are final.
+  void backward(const MicroBatch& batch, StepState* state, GradientStore& gradients, bool first, bool last);
   // Forward only. Adds the losses to state->loss_sum.
-  void forward_loss(const BatchUploader::DeviceBatch& batch, int B, int seq_len, StepState* state);
+  void forward_loss(const MicroBatch& batch, StepState* state);
   // Returns the losses of this rank's tokens, (N), after forward_loss().
   Tensor losses() const { return head_buffers_.losses->elements(0, tokens_); }
-  // Forward only, for `count` more tokens of one sequence. Its first `past` tokens must be the last that went through
-  // this function or forward(). Afterwards logits() may be called, as below.
-  void forward_cached(const BatchUploader::DeviceBatch& batch, int count, int past);
-  // Forward only. Afterwards logits(first) returns rows first .. first+head_chunk-1 of the logits of this rank's
-  // tokens. They are valid until the next call of any function here but row_parts().
-  void forward(const BatchUploader::DeviceBatch& batch, int B, int seq_len);
+  // Forward only, for the batch's tokens of one sequence (B = 1). Its first `past` tokens must be the last that went
+  // through this function or forward(). Afterwards logits() may be called.
+  void forward_cached(const MicroBatch& batch, int past);
+  // Returns rows first .. first+head_chunk-1 of the logits of this rank's tokens. They are valid until the next call of
+  // any function here but row_parts().
   Tensor logits(int first);
   // A row of these logits, of all ranks that compute the same sequences. There is one group of parts for each
   // context-parallel rank, since its tokens differ. A group has `ranks` parts of V logits; the last part may have
@@ -73,41 +71,42 @@ class Transformer {
   };
   RowParts row_parts(const Tensor& logits, int row);  // the host waits for the other ranks
   int head_chunk() const { return int(head_buffers_.logits[0]->rows()); }
-  int vocabulary() const { return settings_.vocabulary.whole; }
-  ContextPart part() const { return settings_.part(); }
+  int vocabulary() const { return part_.vocabulary.whole; }
+  ContextPart part() const { return part_.context(); }
   int tokens() const { return tokens_; }  // of this rank, in the last pass
   // True if forward_cached() may be called.
-  bool keeps_keys() const { return !settings_.context_parallel && activations_.keeps_keys(); }
+  bool keeps_keys() const { return !part_.context_parallel && activations_.keeps_keys(); }
 
  private:
   Segment rows_segment() const;
-  void plan_scratch(MemoryPlan& plan);
+  SavedSizes saved_sizes() const;
+  void plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes);
   void plan_head(MemoryPlan& plan);
   void plan_tensor_parallel(MemoryPlan& plan);
   void plan_context_parallel(MemoryPlan& plan);
-  void embed(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& table);
-  void embed_backward(const Pass& pass, const BatchUploader::DeviceBatch& batch, const Tensor& gradient);
-  EmbeddingRows embedding_rows() const { return {settings_.vocabulary.first, settings_.vocabulary.whole, config_.pad}; }
+  void embed(const Pass& pass, const MicroBatch& batch, const Tensor& table);
+  void embed_backward(const Pass& pass, const MicroBatch& batch, const Tensor& gradient, const Tensor& dresidual);
+  EmbeddingRows embedding_rows() const { return {part_.vocabulary.first, part_.vocabulary.whole, config_.pad}; }
   void release_head();
-  void forward_from(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training = false);
+  void forward_from(const MicroBatch& batch, int past, bool training);
   std::optional<Fp8Pass> fp8_pass() const;
   Pass make_pass(int B, int seq_len, const Fp8Pass* fp8) const;
-  // The pass of these sequences. `fp8` must outlive it.
-  Pass make_pass(const BatchUploader::DeviceBatch& batch, int B, int seq_len, int past, bool training,
-                 const Fp8Pass* fp8) const;
+  // The pass of this micro-batch. `fp8` must outlive it.
+  Pass make_pass(const MicroBatch& batch, int past, bool training, const Fp8Pass* fp8) const;
   BlockTensors block_tensors(int layer) const;
-  void backward_block(const Pass& pass, int layer, GradientStore& gradients, const Tensor& dresidual, const float* amax,
-                      float* amax_before);
-  BlockScratch block_scratch() const;
+  void backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
+                      const Tensor& dresidual, const float* amax, float* amax_before);
+  ScratchTensors scratch() const;
   int context_heads() const;
   void reduce(const Pass& pass, GradientStore& gradients, int unit) const;
   Head make_head(const Pass& pass, GradientStore* gradients);
   Tensor embedding_gradient(GradientStore& gradients) const;
 
-  const ModelConfig& config_;
-  const ParameterLayout& layout_;
-  const TransformerSettings settings_;
-  const Fp8Settings& fp8_;
+  const RankPart part_;
+  const ModelConfig& config_ = part_.config;
+  const ParameterLayout& layout_ = part_.layout;
+  const PassSettings& settings_;
+  const Fp8Settings& fp8_ = settings_.fp8;
   ParameterStore& parameters_;
   Fp8Scales* scales_;
   Stream& stream_;
@@ -116,10 +115,7 @@ class Transformer {
   std::function<void(const ObservedProduct&)> observer_;
   TensorObserver tensor_observer_;
 
-  struct {
-    PlannedTensor projected, mlp_out, dqkv, rotated, qk_sums, dnorm, dattention, dswiglu, dgate_up, dresidual,
-        attention_delta, norm_partials, vector_partials;
-  } scratch_;
+  std::vector<PlannedTensor> scratch_;  // in the order of scratch_rows()
   struct {
     PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses;
     PlannedArray<SoftmaxPart> parts[kExchangeSlots];
@@ -130,7 +126,7 @@ class Transformer {
   PlannedTensor logits_by_rank_;  // (ranks that compute the same sequences, ld)
 
   Matmul* matmul_ = nullptr;
-  int B_ = 0, seq_len_ = 0;  // of the last forward pass
+  int B_ = 0, T_ = 0;        // of the last forward pass
   int tokens_ = 0;           // of this rank in it
   int cached_ = 0;           // tokens of one sequence whose keys and values are kept
   bool holds_head_ = false;  // the head's weights are still gathered since the last pass
