@@ -44,7 +44,7 @@ void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy,
   Operands g = prepare(pass, Role::output_gradient, dy);
   multiply_by_weight(pass, ProductKind::dgrad, dx, g.rowwise);
   observe(pass, ProductKind::dgrad, dx, g.rowwise, weight_for(pass, ProductKind::dgrad), dy);
-  // Gathered bytes are transposed here because only dgrad has awaited all of them.
+  // Gathered bytes are transposed after dgrad, which has awaited all of them.
   if (!g.columnwise) g.columnwise = transposed(pass, Role::output_gradient, g.rowwise.fp8, pass.fp8->columnwise);
   const Operand a = input_for_wgrad(pass, x);
   multiply(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a);
@@ -84,8 +84,8 @@ void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, cons
 
 // ---------------------------------------------------------------------------------------------- operands
 
-// Returns the operands of all rows of x or dy. Gathered operands that can be cut may still be on their way, so
-// multiply_gathered() awaits their rows; gathered bytes have no columnwise operand yet.
+// Returns the operands of all rows of x or dy, and saves x in FP8. The gather of operands that can be cut may still
+// run, so multiply_gathered() awaits each chunk. Gathered bytes have no columnwise operand yet.
 Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput& x) const {
   if (!gathers(pass, role)) return prepare_local(pass, role, x);
   if (!gathers_bytes(pass, role)) {
@@ -98,7 +98,7 @@ Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput&
   return {gather_bytes(pass, own.rowwise.fp8), {}};
 }
 
-// Returns the operands if this rank has all rows, and saves those of x.
+// The same if this rank has all rows.
 Linear::Operands Linear::prepare_local(const Pass& pass, Role role, const LinearInput& x) const {
   const Operand high_precision = in_memory(x);
   if (!quantized(pass)) return {high_precision, high_precision};
@@ -114,21 +114,21 @@ void Linear::save_input(const Pass& pass, const LinearInput& x) const {
   else quantize_again(pass, x.x, {.columnwise = saved_});
 }
 
-// Returns forward's input for the weight gradient. It was saved in FP8, or is quantized from `x` or from the rows that
-// prefetch_input() has gathered.
+// Returns forward's input for the weight gradient, of which prefetch_input() has gathered the rows or the bytes.
 Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const {
-  Tensor rows = x;
-  if (gathers(pass, Role::input)) {
-    pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
-    if (gathers_bytes(pass, Role::input)) {
-      const OperandMemory bytes{static_cast<uint8_t*>(pass.gathered.data), saved_.scale_inv};
-      return transposed(pass, Role::input, in_fp8(pass, Role::input, false, pass.N, bytes), pass.fp8->input_by_columns);
-    }
-    rows = pass.gathered.first({pass.N, width(pass, Role::input)});
-  }
-  if (wgrad_in_model_type(pass)) return rows;
+  if (!gathers(pass, Role::input)) return local_input_for_wgrad(pass, x);
+  pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
+  if (!gathers_bytes(pass, Role::input))
+    return local_input_for_wgrad(pass, pass.gathered.first({pass.N, width(pass, Role::input)}));
+  const OperandMemory bytes{static_cast<uint8_t*>(pass.gathered.data), saved_.scale_inv};
+  return transposed(pass, Role::input, in_fp8(pass, Role::input, false, pass.N, bytes), pass.fp8->input_by_columns);
+}
+
+// Returns it if this rank has all rows: `x` itself, as it was saved in FP8, or quantized again from `x`.
+Linear::Operand Linear::local_input_for_wgrad(const Pass& pass, const Tensor& x) const {
+  if (wgrad_in_model_type(pass)) return x;
   if (saved_.data) return in_fp8(pass, Role::input, true, pass.N, saved_);
-  return quantize_again(pass, rows, {.columnwise = pass.fp8->input_by_columns}).columnwise;
+  return quantize_again(pass, x, {.columnwise = pass.fp8->input_by_columns}).columnwise;
 }
 
 Linear::Operand Linear::weight_for(const Pass& pass, ProductKind kind) const {
@@ -190,7 +190,7 @@ Quantization Linear::quantization(const Pass& pass, Role role, int rows, const M
   return q;
 }
 
-// Returns `rows` rows of x or dy as an operand that lies in `memory`; empty without memory.
+// Describes an operand in `memory` that holds `rows` rows of x or dy; empty if there is no memory.
 QuantizedTensor Linear::in_fp8(const Pass& pass, Role role, bool columnwise, int rows, OperandMemory memory) const {
   if (!memory.data) return {};
   QuantizedTensor tensor = pass.fp8->settings.operand(role, columnwise, rows, width(pass, role));

@@ -117,6 +117,7 @@ class Linear {
   Operands prepare(const Pass& pass, Role role, const LinearInput& x) const;
   Operands prepare_local(const Pass& pass, Role role, const LinearInput& x) const;
   Operand input_for_wgrad(const Pass& pass, const Tensor& x) const;
+  Operand local_input_for_wgrad(const Pass& pass, const Tensor& x) const;
   Operand weight_for(const Pass& pass, ProductKind kind) const;
   OperandMemory memory_for_input(const Pass& pass) const {
     return recomputed_ && !pass.recomputing ? OperandMemory{} : saved_;
