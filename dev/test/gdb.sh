@@ -141,7 +141,7 @@ EOF
 cat "$scratch/out"
 says "a sum over the block: the same thread behind it, in the function and in the kernel" <<EOF
 (gdb) advance
-of_row (
+of_row<1> (
  = {x = 37, y = 0, z = 0}
 (gdb) finish
 rmsnorm_forward_kernel<float, 8, 1, 1>

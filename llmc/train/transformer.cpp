@@ -202,9 +202,10 @@ Tensor Transformer::embedding_gradient(GradientStore& gradients) const {
 void Transformer::forward(const MicroBatch& batch, bool training) { forward_from(batch, 0, training); }
 
 void Transformer::forward_cached(const MicroBatch& batch, int past) {
-  REQUIRE(batch.B == 1 && past >= 0 && past <= cached_ && past + batch.T <= settings_.T,
-          "%d tokens after %d of %d sequences: the keys and values of %d of one are there, the longest sequence is %d",
-          batch.T, past, batch.B, cached_, settings_.T);
+  REQUIRE(batch.B == 1, "%d sequences are to be continued: expected one", batch.B);
+  REQUIRE(past >= 0 && past <= cached_ && past + batch.T <= settings_.T,
+          "%d tokens after %d of a sequence: the keys and values of %d are there, the longest sequence is %d", batch.T,
+          past, cached_, settings_.T);
   forward_from(batch, past, false);
 }
 
