@@ -45,10 +45,10 @@ double ModelConfig::flops_per_token(int T, bool causal) const {
   double products = double(V) * C;
   for (const ParameterRow& row : kParameterRows)
     if (row.linear && row.is_in(*this)) products += double(row.size(*this)) * L;
-  double layers = 0;  // so many layers without windows would compute as many pairs
+  double layers = 0;  // with full attention that compute as many query-key pairs
   for (int layer = 0; layer < L; ++layer) {
     const int W = window_of(layer);
-    const double hidden = W > 0 && W < T ? 1 - double(W) / T : 0;  // of the triangle's sides
+    const double hidden = W > 0 && W < T ? 1 - double(W) / T : 0;  // fraction of each side of the causal triangle
     layers += 1 - hidden * hidden;
   }
   return 6 * products + (causal ? 6.0 : 12.0) * layers * q_width() * T;

@@ -99,7 +99,7 @@ struct ParameterInfo {
   int64_t first_row = 0, first_column = 0;
   // `copies` ranks of the tensor-parallel group hold the same elements; this rank has number `copy` among them.
   int copies = 1, copy = 0;
-  int other = -1;  // its number among the unit's weights that no product takes in FP8; -1: it is not one of them
+  int other = -1;  // index among the unit's tensors that are never quantized, such as norms; -1: a projection's
 
   size_t size() const { return size_t(rows) * size_t(columns); }
   bool is_matrix() const { return row->columns != nullptr; }

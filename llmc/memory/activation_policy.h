@@ -6,8 +6,8 @@
 //   mlp           all of the MLP                          attention              also all up to attention's output
 //   block         all but the block's input               all                    all
 //
-// Offloaded tensors lie in one of `horizon` slots on the device, which the blocks use in turn. Backward needs the last
-// `horizon` blocks of forward first, so these stay in their slots. Amazon SageMaker's activation offloading is
+// Block i uses slot i mod `horizon` for its offloaded tensors. Backward starts with the last `horizon` blocks, so their
+// tensors never leave the device. Amazon SageMaker's activation offloading is
 // --recompute block with --activation-offload input.
 #pragma once
 

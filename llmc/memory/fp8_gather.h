@@ -1,12 +1,12 @@
-// All-gathers of weights in FP8 (torchtitan's FSDP with tensorwise scales). A block travels as bytes, half of what bf16
-// takes, if all of its products are in FP8. Each rank quantizes its part of a block with scales of the whole products.
-// The ranks agree on these by one all-reduce of the amaxes: for a unit's products when it is gathered, or for all
-// products of a step right after the update, in one launch. The other weights, such as norms, travel separately, those
-// of all blocks at once.
+// All-gathers of weights in FP8 (torchtitan's FSDP with tensorwise scales). A block is gathered as bytes, half of
+// what bf16 takes, if all of its projections are in FP8. Each rank quantizes its part of a block with the scales of the
+// whole matrices. The ranks agree on these by one all-reduce of the amaxes: for a block when it is gathered, or for all
+// blocks of a step right after the update, in one launch. The other weights, such as norms, are gathered separately,
+// those of all blocks at once.
 //
-// Bytes that a rank reads and writes after an update for each parameter of its part: 3 to quantize it, and 2 before
-// that to find the amax, unless the update has left it (ParameterStore) or the scale is known beforehand. A gathered
-// parameter costs 2 more, for the transpose.
+// Memory traffic after an update, for each parameter of this rank's part: quantization reads 2 bytes and writes 1.
+// Finding the amax reads 2 more; AdamW saves this pass by writing the amax itself, and a delayed scale needs none. The
+// transpose of a gathered parameter reads 1 byte and writes 1.
 //
 // All work of this class runs on the gather stream.
 #pragma once

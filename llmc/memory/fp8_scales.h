@@ -4,9 +4,9 @@
 // The counts of a step cover all tensors that it computes with. For weights, that is everything that was quantized
 // since the update of the step before.
 //
-// A delayed scale of 0 means that the tensor has none, since all its numbers have been 0 so far. Its scale follows from
-// the running pass, as all scales do in the first step. The host learns one step later whether there is such a tensor.
-// Until then it has the amaxes of each pass computed; the scales on the device decide whether they are used.
+// A delayed scale of 0 means: no scale yet, because every value of the tensor has been 0. Such a tensor uses the amax
+// of the running pass, as all tensors do in the first step. The host learns one step later whether there is such a
+// tensor. Until then it has the amaxes of each pass computed; the scales on the device decide whether they are used.
 //
 // Ranks share a delayed scale. The amaxes of a step are all-reduced once, after its last backward; while a scale is
 // missing, each tensor's amax is also all-reduced when it is quantized. Without delayed scaling, the scale of an

@@ -3,15 +3,15 @@
 //
 // Stages 0 and 1 keep whole gradients. The micro-batches of a step add to them, and after the last one they are summed
 // over the ranks. Stages 2 and 3 sum the gradients of each micro-batch over the ranks and keep this rank's part of the
-// sums. There a unit is whole only while its backward computes: in one of two buffers for blocks, or in a buffer for
-// the head and the embedding. If the head is tied, the two have a buffer each.
+// sums. There a unit is whole only while its backward computes: in one of two slots for blocks, or in a slot for
+// the head and the embedding. If the head is tied, the two have a slot each.
 //
 // If gradients are offloaded, the kept ones lie in pinned memory of the host. A unit is then on the device only while
-// its backward computes, in buffers like those of stages 2 and 3. Its gradients are copied back when the next
+// its backward computes, in slots like those of stages 2 and 3. Its gradients are copied back when the next
 // micro-batch adds to them, and for the update.
 //
-// On request gradients are rounded to bf16 to travel between the ranks that shard, which halves the bytes. NCCL then
-// adds in bf16, too; micro-batches and replicas are added in fp32.
+// With `--reduce-dtype bf16`, gradients are rounded to bf16 before the reduce-scatter, which halves the bytes, and NCCL
+// adds in bf16. Sums over micro-batches and replicas stay in fp32.
 #pragma once
 
 #include <functional>

@@ -1,11 +1,11 @@
 // The weights, unit by unit (the embedding, a block, the head). gather(unit) makes a unit's weights whole on the
 // communication stream. get(unit) lets the compute stream wait for them. release(unit) says that compute is done with
-// them. Weights that are whole already are not gathered again: a unit that still lies in its buffer from the last time,
-// all units in stage 0, and units in stages 1 and 2 between two updates. The order of the three calls is checked all
-// the same: it is an error to use a unit that was not gathered, or to gather it again before its release.
+// them. gather() enqueues nothing if the unit is already whole: always in stage 0, between updates in stages 1 and 2,
+// and in stage 3 while the unit is still in its slot. The order of the three calls is checked all the same: it is an
+// error to use a unit that was not gathered, or to gather it again before its release.
 //
-// Stage 3 has `blocks_at_once` buffers for blocks, which they use in turn, and one buffer for the embedding and the
-// head. If the head is tied, both are needed at once and have a buffer each.
+// Stage 3 has `blocks_at_once` slots for blocks, which they use in turn, and one slot for the embedding and the head.
+// If the head is tied, both are needed at once and have a slot each.
 //
 // The weights of FP8 products are quantized by the first get() after they were changed or gathered, or they are
 // gathered as FP8 bytes (fp8_gather.h).
