@@ -161,7 +161,7 @@ void check_raises(Checker& checker) {
     quantize(stream, x.tensor({16, 16}), q);
     const float want = std::max(before, 2.5f);
     const std::string name = format("after %g", double(before));
-    checker.same_bits(name + " amax and seen are raised", {amax.download()[0], amax_step.download()[0]},
+    checker.same_bits(name + " amax and amax_step are raised", {amax.download()[0], amax_step.download()[0]},
                       std::vector<float>{want, want});
     checker.same_bits(name + " the scale is that of amax", rowwise.scale_inv.download(),
                       {1 / fp8_scale(want, e4, false)});

@@ -182,7 +182,7 @@ inline Operand quantized(const Matrix& x, const Asked& a, bool power_of_two, boo
   return result;
 }
 
-// Bytes and scale_inv by rows and by columns; amax, seen, the maxima of rows and columns; the statistics.
+// Bytes and scale_inv, rowwise and columnwise; amax, amax_step, the maxima of rows and columns; the statistics.
 using Outputs = std::tuple<std::vector<uint8_t>, std::vector<float>, std::vector<uint8_t>, std::vector<float>,
                            std::vector<float>, std::vector<double>>;
 

@@ -12,11 +12,11 @@
 
 namespace {
 
-// A whole matrix: bytes and factor by rows and by columns, the largest number as it was found and as it was seen; the
+// A whole matrix: bytes and scale_inv, rowwise and columnwise; amax and amax_step; the
 // words of what is not finite; counts.
 struct Whole {
   std::vector<uint8_t> rowwise, columnwise;
-  std::vector<float> words;  // both scale_inv, amax, seen
+  std::vector<float> words;  // both scale_inv, amax, amax_step
   std::vector<uint32_t> not_finite;
   std::vector<unsigned long long> counts;  // values, saturated, underflowed; amax, smallest and largest scale
 };
@@ -162,7 +162,7 @@ struct Shape {
 // Several matrices beside each of them alone: all that is written, in the order of the matrices.
 struct Several {
   std::vector<std::vector<uint8_t>> bytes;
-  std::vector<float> numbers;  // scale_inv, amaxes where they were asked for, what was seen
+  std::vector<float> numbers;  // scale_inv, amaxes where they were asked for, amax_step
   std::vector<uint32_t> not_finite;
   std::vector<unsigned long long> counts;
   bool operator==(const Several&) const = default;

@@ -219,7 +219,7 @@ class Configurations {
       Configuration& host = stored("gradients-on-host" + of, "tensorwise", {.tied = tied});
       host.settings.state.on_host = host.settings.state.gradients_on_host = true, host.settings.state.chunk = 1024;
     }
-    // What follows has several replicas in stage 3, and several ranks in stage 0.
+    // These configurations have several replicas in stage 3, and several ranks in stage 0.
     Configuration& reduced = stored("reduce-bf16-replicas", "bf16");
     reduced.settings.reduce_dtype = DType::bf16;
     Configuration& narrow = stored("narrow-state-on-host-replicas", "delayed");

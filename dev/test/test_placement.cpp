@@ -18,7 +18,7 @@ ModelConfig small() {
   return config;
 }
 
-// What one rank of a mesh without tensor parallelism keeps.
+// The placement of one rank of a mesh without tensor parallelism.
 struct Placed {
   Mesh mesh;
   ParameterLayout layout;

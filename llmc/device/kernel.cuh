@@ -1,5 +1,5 @@
-// What kernels are written with, in both backends: CUDA's own names, and these wrappers. cuda_wrappers.cuh has them for
-// nvcc. For the CPU, cpu_wrappers.h has them, and cpu_kernel.h has CUDA's own names.
+// Kernels are written with CUDA's own names and with these wrappers, in both backends. cuda_wrappers.cuh has the
+// wrappers for nvcc, and cpu_wrappers.h for the CPU, where cpu_kernel.h has CUDA's own names.
 //
 // Shared memory and barriers
 //   shared_memory<T>()     the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned. Kernels

@@ -30,7 +30,7 @@
 
 namespace {
 
-// What the kernel needs of each query of an m_block, in addition to its rows of q and dout.
+// The numbers that the kernel needs for each query of an m_block, in addition to its rows of q and dout.
 template <int kBlockM>
 struct QueryRows {
   // lse_log2: lse * log2(e); infinity where the query sees no key, or does not exist, so that its p is 0.

@@ -62,7 +62,7 @@ __device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_
   }
 }
 
-// Where a warpgroup is in each ring of stages.
+// A warpgroup's position in each ring of stages.
 template <int kHD>
 struct Rings {
   PipelineState<Tiles<kHD>::kStages> queries, keys, values;

@@ -84,7 +84,7 @@ struct Quantization {
 // The first pass, as far as the scales need it: raises amax, which the caller has cleared, and sets row_amax and
 // column_amax. Throws if the source's tensors do not fit together, or `wanted` does not fit the source.
 void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
-// The second pass: writes data and scale_inv, and updates seen, not_finite and statistics. Throws likewise.
+// The second pass: writes data and scale_inv, and updates amax_step, not_finite and statistics. Throws likewise.
 void quantize(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
 
 // Writes out (columns, rows) = the transpose of in (rows, columns), padded with zeros, and copies its factor. Throws

@@ -20,7 +20,7 @@ struct DeviceTable {
   DeviceTable part(int first, int number) const { return {on_host + first, on_device + first, number}; }
 };
 
-// The arguments that all tensors have in common, as in Quantization. `scale`, `seen` and `statistics` point to the
+// The arguments that all tensors have in common, as in Quantization. `scale`, `amax_step` and `statistics` point to the
 // words of tensor 0; `not_finite` is one word for all.
 struct WeightScaleRefs {
   const float* scale = nullptr;  // if known beforehand: amax is not read then

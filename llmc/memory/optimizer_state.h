@@ -56,8 +56,8 @@ class OptimizerState {
   // Copies a shard to the host as fp32, and waits for it.
   void read(StateKind kind, int unit, const Shard& shard, float* to);
 
-  // What a sweep updates: `count` elements of this kind from the first that this rank updates of `first_unit` on;
-  // absent if none are kept. `gradients`: those of the same elements, on the device or the host.
+  // operand() returns `count` elements of this kind for a sweep, from the first element of `first_unit` that this rank
+  // updates; absent if the kind is not kept. `gradients` are those of the same elements, on the device or the host.
   SweepOperand operand(StateKind kind, int first_unit, size_t count) const;
   SweepOperand gradient_operand(const Tensor& gradients) const { return {gradients, gradient_slots_, false}; }
   Sweep& sweep() { return *sweep_; }

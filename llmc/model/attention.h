@@ -8,7 +8,7 @@
 
 #include "llmc/model/pass.h"
 
-// What forward computes and backward reads.
+// The tensors that forward computes and backward reads.
 struct AttentionTensors {
   Tensor qkv;  // (past + N, QKV) packed rows, after RoPE
   Tensor out;  // (N, NH HD)

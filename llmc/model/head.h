@@ -14,13 +14,13 @@
 
 // Buffers of the head, for the largest micro-batch.
 struct HeadBuffers {
-  Tensor x;                       // (R, C) residual stream after the last block
-  Tensor rstd;                    // (R)
-  Tensor norm;                    // (R, C)
-  Tensor dnorm;                   // (R, C)
-  Tensor logits[kExchangeSlots];  // (chunk, ld), used in turn; the second may be absent
-  Tensor losses;                  // (N)
-  Tensor norm_partials;           // (rmsnorm_backward_scratch(R, C))
+  Tensor x;                            // (R, C) residual stream after the last block
+  Tensor rstd;                         // (R)
+  Tensor norm;                         // (R, C)
+  Tensor dnorm;                        // (R, C)
+  Tensor logits[kExchangeSlots] = {};  // (chunk, ld), used in turn; the second may be absent
+  Tensor losses;                       // (N)
+  Tensor norm_partials;                // (rmsnorm_backward_scratch(R, C))
   // (degree, chunk), one buffer for each buffer of logits; null without tensor parallelism.
   SoftmaxPart* parts[kExchangeSlots] = {};
 
