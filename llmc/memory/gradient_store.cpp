@@ -11,55 +11,50 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
                              HostStreams* host)
     : layout_(layout),
       placement_(placement),
-      group_(*placement.front().group),
-      sums_each_(placement.front().reduces_each_micro_batch()),
       shards_(placement, &UnitPlacement::gradients),
       tied_(tied),
       compute_(compute),
       reduce_stream_(reduce_stream),
       host_(host),
       gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
-                          sums_each_ ? "gradients, a part" : "gradients", DType::fp32, {shards_.size()})),
+                          placement.front().reduces_each_micro_batch() ? "gradients, a part" : "gradients", DType::fp32,
+                          {shards_.size()})),
       reduced_(device),
       sums_loaded_(device),
       sums_free_(device),
       summed_on_device_(device),
       order_(backward_order(layout, tied)) {
-  size_t largest = 0, largest_part = 0;
+  size_t rounded = 0, sums = 0;  // the largest of the units that need them
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    const UnitPlacement& p = placed(unit);
     computed_.emplace_back(device);
-    largest = std::max(largest, layout.units[size_t(unit)].size);
-    largest_part = std::max(largest_part, layout.part_size(unit));
+    if (travels_as == DType::bf16 && p.group->degree() > 1) rounded = std::max(rounded, p.whole.count);
+    if (host && p.reduces_each_micro_batch()) sums = std::max(sums, p.own.count);
   }
-  if (travels_as == DType::bf16 && group_.degree() > 1)
-    rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {largest});
-  if (host && sums_each_)
-    sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {largest_part});
-  if (!has_slots()) return;
-  std::vector<size_t> sizes(tied ? 4 : 3, 0);
-  for (size_t unit = 0; unit < layout.units.size(); ++unit)
-    sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
-  for (size_t size : sizes)
+  if (rounded)
+    rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {rounded});
+  if (sums) sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {sums});
+  for (const size_t size : slot_sizes(layout, 2, [&](int unit) { return needs_slot(unit); }))
     slots_.add(device, plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
 }
 
 Tensor GradientStore::whole(int unit) const {
-  const Shard& all = placement_[size_t(unit)].whole;
-  return has_slots() ? slots_.memory(slot_of(unit), all.count) : shards_.view(gradients_, unit, all);
+  const Shard& all = placed(unit).whole;
+  return needs_slot(unit) ? slots_.memory(slot_of(unit), all.count) : shards_.view(gradients_, unit, all);
 }
 
 Tensor GradientStore::part(int unit) const {
-  const Shard& own = placement_[size_t(unit)].own;
+  const Shard& own = placed(unit).own;
   return whole(unit).elements(own.first, own.count);
 }
 
 Tensor GradientStore::kept(int unit) const {
-  return shards_.view(gradients_, unit, placement_[size_t(unit)].gradients);
+  return shards_.view(gradients_, unit, placed(unit).gradients);
 }
 
 Tensor GradientStore::reduced_shard(int first_unit, int units) const {
   size_t count = 0;
-  for (int unit = first_unit; unit < first_unit + units; ++unit) count += placement_[size_t(unit)].state.count;
+  for (int unit = first_unit; unit < first_unit + units; ++unit) count += placed(unit).state.count;
   return gradients_->elements(shards_.at(first_unit, placement_[size_t(first_unit)].state), count);
 }
 
@@ -78,8 +73,8 @@ void GradientStore::fetch(int unit) {
 }
 
 Tensor GradientStore::begin(int unit) {
-  if (has_slots()) slots_.begin_write(slot_of(unit), compute_);
-  if (sums_each_ || first_) {
+  if (needs_slot(unit)) slots_.begin_write(slot_of(unit), compute_);
+  if (!accumulates(unit)) {
     clear_added(unit);
   } else if (host_) {
     if (fetched_ < 0) fetch(unit);
@@ -107,43 +102,45 @@ void GradientStore::clear_added(int unit) {
   if (u.size > begin) clear(compute_, start.elements(begin, u.size - begin));
 }
 
-void GradientStore::sum_whole(const Tensor& whole) {
-  if (!rounded_) return group_.reduce.all_reduce_sum(reduce_stream_, whole);
-  const Tensor rounded = rounded_->elements(0, whole.size());
-  cast(reduce_stream_, rounded, whole);
-  group_.reduce.all_reduce_sum(reduce_stream_, rounded);
-  accumulate(reduce_stream_, whole, rounded, false);
+void GradientStore::sum_whole(int unit) {
+  const Tensor all = whole(unit);
+  if (!rounds(unit)) return group(unit).reduce.all_reduce_sum(reduce_stream_, all);
+  const Tensor rounded = rounded_->elements(0, all.size());
+  cast(reduce_stream_, rounded, all);
+  group(unit).reduce.all_reduce_sum(reduce_stream_, rounded);
+  accumulate(reduce_stream_, all, rounded, false);
 }
 
 void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
   const Tensor all = whole(unit), own = part(unit);
-  if (rounded_) {
+  Communicator& ranks = group(unit).reduce;
+  if (rounds(unit)) {
     const Tensor rounded = rounded_->elements(0, all.size());
-    const Tensor own_rounded = rounded.elements(placement_[size_t(unit)].own.first, own.size());
+    const Tensor own_rounded = rounded.elements(placed(unit).own.first, own.size());
     cast(reduce_stream_, rounded, all);
-    group_.reduce.reduce_scatter_sum(reduce_stream_, own_rounded, rounded);
+    ranks.reduce_scatter_sum(reduce_stream_, own_rounded, rounded);
     accumulate(reduce_stream_, sums, own_rounded, add);
   } else if (add) {
-    group_.reduce.reduce_scatter_sum(reduce_stream_, own, all);
+    ranks.reduce_scatter_sum(reduce_stream_, own, all);
     accumulate(reduce_stream_, sums, own);
   } else {
-    group_.reduce.reduce_scatter_sum(reduce_stream_, sums, all);
+    ranks.reduce_scatter_sum(reduce_stream_, sums, all);
   }
 }
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
-  if (!group_.tp_reduce) return;
+  if (!group(unit).tp_reduce) return;
   const std::vector<Slice> pieces = layout_.slices(unit, first, size_t(sums.size()));
-  for (Communicator* copies : {group_.tp_reduce, group_.kv_replicas})
+  for (Communicator* copies : {group(unit).tp_reduce, group(unit).kv_replicas})
     copies->group([&] {
       for (const Slice& piece : pieces)
-        if (group_.replicas(*piece.tensor) == copies)
+        if (group(unit).replicas(*piece.tensor) == copies)
           copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
     });
 }
 
 void GradientStore::reduce(int unit) {
-  if (sums_each_) reduce_part(unit);
+  if (placed(unit).reduces_each_micro_batch()) reduce_part(unit);
   else reduce_whole(unit);
 }
 
@@ -158,40 +155,40 @@ void GradientStore::send(int unit, Stream& after, const Tensor& to, const Tensor
 // Stages 0 and 1: micro-batches add up on this rank. After the last one the sums are reduced over the ranks.
 void GradientStore::reduce_whole(int unit) {
   const Tensor all = whole(unit), own = part(unit);
-  const size_t first = placement_[size_t(unit)].own.first;
-  const bool over_ranks = last_ && sums_over_ranks();
+  const size_t first = placed(unit).own.first;
+  const bool over_ranks = last_ && group(unit).sums_gradients();
   Stream& stream = over_ranks ? reduce_stream_ : compute_;
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
     reduce_stream_.wait(computed_[size_t(unit)]);
-    if (placement_[size_t(unit)].weights_go_stale()) {
+    if (placed(unit).weights_go_stale()) {
       sum_part(unit, own, false);
-      group_.replicate.all_reduce_sum(reduce_stream_, own);
+      group(unit).replicate.all_reduce_sum(reduce_stream_, own);
       sum_copies(unit, own, first);
     } else {
-      sum_whole(all);
-      group_.replicate.all_reduce_sum(reduce_stream_, all);
+      sum_whole(unit);
+      group(unit).replicate.all_reduce_sum(reduce_stream_, all);
       sum_copies(unit, all, 0);
     }
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && placement_[size_t(unit)].weights_go_stale())
+  if (last_ && placed(unit).weights_go_stale())
     send(unit, stream, kept(unit).elements(first, own.size()), own);
   else send(unit, stream, kept(unit), all);
 }
 
 // Stages 2 and 3: each micro-batch's gradients are reduced over the ranks and added to this rank's part.
 void GradientStore::reduce_part(int unit) {
-  const Tensor sums = !host_ ? kept(unit) : first_ ? part(unit) : sums_->elements(0, layout_.part_size(unit));
+  const Tensor sums = !host_ ? kept(unit) : first_ ? part(unit) : sums_->elements(0, placed(unit).own.count);
   if (host_ && !first_) fetch_sums(unit);
   computed_[size_t(unit)].record(compute_);
   reduce_stream_.wait(computed_[size_t(unit)]);
   if (host_ && !first_) reduce_stream_.wait(sums_loaded_);
   sum_part(unit, sums, !first_);
   if (!host_) slots_.end_read(slot_of(unit), reduce_stream_);
-  if (last_) group_.replicate.all_reduce_sum(reduce_stream_, sums);
-  if (last_) sum_copies(unit, sums, placement_[size_t(unit)].own.first);
+  if (last_) group(unit).replicate.all_reduce_sum(reduce_stream_, sums);
+  if (last_) sum_copies(unit, sums, placed(unit).own.first);
   if (last_ && on_reduced_) on_reduced_(reduce_stream_, unit, sums);
   if (!host_) return;
   send(unit, reduce_stream_, kept(unit), sums);
@@ -201,7 +198,7 @@ void GradientStore::reduce_part(int unit) {
 // Copies the sums of earlier micro-batches of this rank's part to the device.
 void GradientStore::fetch_sums(int unit) {
   host_->in.wait(sums_free_);
-  copy(host_->in, sums_->elements(0, layout_.part_size(unit)), kept(unit));
+  copy(host_->in, sums_->elements(0, placed(unit).own.count), kept(unit));
   sums_loaded_.record(host_->in);
 }
 
@@ -209,7 +206,7 @@ void GradientStore::finish_step() {
   // The update copies gradients back from the host, so host_->in waits until all have arrived there. The last event of
   // a slot comes after all earlier ones.
   for (int slot = 0; host_ && slot < slots_.count(); ++slot) slots_.begin_write(slot, host_->in);
-  if (!sums_over_ranks()) return;
+  if (std::none_of(placement_.begin(), placement_.end(), [](auto& p) { return p.group->sums_gradients(); })) return;
   reduced_.record(reduce_stream_);
   compute_.wait(reduced_);
 }

@@ -33,9 +33,9 @@ class GradientStore {
 
   // The next backward pass is the first of its step, or the last, or both, or neither.
   void begin_micro_step(bool first, bool last);
-  // True if the gradients of matrices are added to what is there; otherwise they are set. Those of norms and of the
-  // embedding are always added.
-  bool accumulates() const { return !sums_each_ && !first_; }
+  // True if the gradients of the unit's matrices are added to what is there; otherwise they are set. Those of norms and
+  // of the embedding are always added.
+  bool accumulates(int unit) const { return !placed(unit).reduces_each_micro_batch() && !first_; }
   // Call this before the unit's backward is enqueued: it clears the gradients that kernels only add to. Returns the
   // whole unit.
   Tensor begin(int unit);
@@ -55,10 +55,15 @@ class GradientStore {
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:
+  const UnitPlacement& placed(int unit) const { return placement_[size_t(unit)]; }
+  const ShardGroup& group(int unit) const { return *placed(unit).group; }
   int slot_of(int unit) const { return ::slot_of(layout_, unit, 2, tied_); }
+  // True if the unit is whole only while its backward computes, in a slot.
+  bool needs_slot(int unit) const { return placed(unit).reduces_each_micro_batch() || host_; }
+  bool rounds(int unit) const { return rounded_ && group(unit).degree() > 1; }
   // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
   // part of the sum, or adds the part to `sums`.
-  void sum_whole(const Tensor& whole);
+  void sum_whole(int unit);
   void sum_part(int unit, const Tensor& sums, bool add);
   // `sums` are elements first, first + 1, … of the unit. Sums them over the tensor-parallel ranks that have the same
   // elements.
@@ -67,8 +72,6 @@ class GradientStore {
   Tensor part(int unit) const;
   // The memory in which the unit's gradients, or this rank's part of them, are kept.
   Tensor kept(int unit) const;
-  bool has_slots() const { return sums_each_ || host_; }
-  bool sums_over_ranks() const { return group_.degree() > 1 || group_.replicate.size() > 1 || group_.tp_reduce; }
   void clear_added(int unit);
   void reduce_whole(int unit);
   void reduce_part(int unit);
@@ -78,8 +81,6 @@ class GradientStore {
 
   const ParameterLayout& layout_;
   const Placement& placement_;
-  const ShardGroup& group_;
-  const bool sums_each_;     // stages 2 and 3: each micro-batch is summed over the ranks
   const FlatShards shards_;  // in gradients_
   const bool tied_;
   Stream &compute_, &reduce_stream_;

@@ -37,6 +37,7 @@ struct ShardGroup {
 
   int degree() const { return gather.size(); }
   int rank() const { return gather.rank(); }
+  bool sums_gradients() const { return degree() > 1 || replicate.size() > 1 || tp_reduce; }
   // numbers = the maximum over all ranks that share the unit's weights, on the stream of the gathers.
   void all_reduce_max(Stream& stream, const Tensor& numbers) const {
     gather.all_reduce_max(stream, numbers);

@@ -37,6 +37,19 @@ inline int slot_of(const ParameterLayout& layout, int unit, int block_slots, boo
   return u.kind == UnitKind::block ? u.layer % block_slots : block_slots + (tied && u.kind == UnitKind::embedding);
 }
 
+// Returns the elements of each slot, those of the largest unit that uses it; none if no unit needs a slot.
+inline std::vector<size_t> slot_sizes(const ParameterLayout& layout, int block_slots,
+                                      const std::function<bool(int unit)>& needs_one) {
+  std::vector<size_t> sizes;
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    if (!needs_one(unit)) continue;
+    const size_t slot = size_t(slot_of(layout, unit, block_slots));
+    sizes.resize(std::max(sizes.size(), slot + 1));
+    sizes[slot] = std::max(sizes[slot], layout.units[size_t(unit)].size);
+  }
+  return sizes;
+}
+
 // Returns the units in the order of backward. The gradient of a tied embedding is needed with the head's.
 inline std::vector<int> backward_order(const ParameterLayout& layout, bool tied) {
   std::vector<int> order{layout.head_unit()};

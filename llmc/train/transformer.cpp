@@ -318,7 +318,7 @@ void Transformer::backward(const MicroBatch& batch, StepState* state, GradientSt
   Pass pass = make_pass(batch, 0, true, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
-  pass.accumulate = gradients.accumulates();
+  pass.accumulate = gradients.accumulates(layout_.head_unit());
   const ScratchTensors scratch = this->scratch();
   const BlockScratch of_blocks(scratch, pass.N, pass.R);
   const Tensor dresidual = scratch["dresidual"].rows(0, pass.R);
@@ -338,6 +338,7 @@ void Transformer::backward(const MicroBatch& batch, StepState* state, GradientSt
   for (int layer = L - 1; layer >= 0; --layer) {
     const Range of_block("block %lld", layer);
     if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
+    pass.accumulate = gradients.accumulates(layout_.block_unit(layer));
     backward_block(pass, layer, of_blocks, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
     parameters_.release(layout_.block_unit(layer));
     reduce(pass, gradients, layout_.block_unit(layer));
