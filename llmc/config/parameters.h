@@ -119,6 +119,7 @@ struct Unit {
   int layer;            // number of the block; -1: the unit is no block
   size_t offset, size;  // elements from the start of the flat buffers, padding included
   int first_tensor, tensor_count;
+  int parts;  // equal parts into which the ranks that shard cut it
 };
 
 // A range of a tensor: its elements first .. first+count-1.
@@ -146,7 +147,6 @@ struct ParameterLayout {
   std::vector<ParameterInfo> tensors;
   std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head
   size_t size = 0;          // elements of a flat buffer; padding is 0 and stays 0
-  int parts;
 
   int embedding_unit() const { return 0; }
   int block_unit(int layer) const { return 1 + layer; }
@@ -161,7 +161,7 @@ struct ParameterLayout {
 
   // Elements of one part of the unit. A shard of size / parts elements holds the same part of all units, one behind the
   // other; the unit's part begins at unit.offset / parts in it.
-  size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(parts); }
+  size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(units[size_t(unit)].parts); }
   // Returns the ranges of tensors, without padding, that lie in elements first .. first+count-1 of the unit.
   std::vector<Slice> slices(int unit, size_t first, size_t count) const;
 };
