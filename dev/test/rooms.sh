@@ -7,7 +7,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.bash"
 cd "$root"
 
-rooms=(base tokenizer device kernels comm config model memory data train predict run)
+rooms=(base tokenizer device kernels comm config memory model data train predict run)
 # What includes upwards: lines "file: include".
 upward() {
   local i j

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "llmc/base/error.h"
-#include "llmc/kernels/quantize.h"
 
 Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int64_t count_every,
                      Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream)

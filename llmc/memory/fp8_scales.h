@@ -17,9 +17,20 @@
 #include <vector>
 
 #include "llmc/comm/communicator.h"
+#include "llmc/config/fp8.h"
+#include "llmc/kernels/quantize.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/memory/plan.h"
-#include "llmc/model/linear.h"
+
+// Arrays with one entry for each tensor that is quantized, indexed by fp8_tensor_id().
+struct Fp8ScaleRefs {
+  float* amax = nullptr;                     // of the running pass; cleared when it begins
+  const float* scale = nullptr;              // delayed: the scales of the step; null: they follow from amax
+  bool may_lack_scale = false;               // some scale may be 0: that tensor's scale follows from amax
+  float* amax_step = nullptr;                // delayed: amax over the step so far; null: not recorded
+  QuantizeStatistics* statistics = nullptr;  // null: not counted
+  bool needs_amax() const { return !scale || may_lack_scale; }
+};
 
 class Fp8Scales {
  public:

@@ -40,24 +40,24 @@ void add_backward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape sha
 }  // namespace
 
 Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens,
-                       bool backward, const TensorParallel* tensor) {
+                       bool backward, std::optional<DType> partial_sums) {
   Sizes sizes;
   for (const Projection projection : kEachProjection) {
     bool any = false;
     for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, projection);
     if (!any) continue;
     const ProjectionShape shape = projection_shape(config, projection);
-    const size_t sum = tensor ? bytes_of(tensor->sum_type(DType::bf16)) : sizeof(bf16);
+    const size_t sum = bytes_of(partial_sums.value_or(DType::bf16));
     add_forward(sizes, settings, shape, tokens, gathers_inputs(projection) ? sizeof(bf16) : sum);
     if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(projection) ? sum : sizeof(bf16));
   }
   const bool keeps_inputs = backward && !settings.bf16_wgrad();
   bool any_o = false;
   for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Projection::o);
-  // The input of o is quantized by columns from attention's output. With `tensor`, the gathered inputs of qkv and
-  // gate_up are transposed or quantized by columns, too.
-  const int width = std::max(projection_shape(config, Projection::o).IC, tensor ? config.C : 0);
-  const bool any_turned = any_o || tensor;
+  // The input of o is quantized by columns from attention's output. With tensor parallelism, the gathered inputs of qkv
+  // and gate_up are transposed or quantized by columns, too.
+  const int width = std::max(projection_shape(config, Projection::o).IC, partial_sums ? config.C : 0);
+  const bool any_turned = any_o || partial_sums;
   const QuantizedTensor input = settings.operand(Role::input, true, tokens, width);
   const auto add = [&](PlannedTensor& planned, const char* name, DType type, size_t count) {
     if (count) planned = plan.add(Segment::device, "scratch", name, type, {count});
@@ -65,11 +65,11 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Mode
   const bool needs_input = keeps_inputs && any_turned;
   // Tensor-parallel ranks gather rows from here, and NCCL wants both ends in windows (Transformer::rows_segment).
   if (sizes.rowwise)
-    by_rows_.data = plan.add(tensor ? Segment::symmetric : Segment::device, "scratch", "FP8 operand by rows",
+    rowwise_.data = plan.add(partial_sums ? Segment::symmetric : Segment::device, "scratch", "FP8 operand by rows",
                              DType::uint8, {sizes.rowwise});
-  add(by_rows_.scale_inv, "FP8 operand by rows, factors", DType::fp32, sizes.row_scale_inv);
-  add(by_columns_.data, "FP8 operand by columns", DType::uint8, sizes.columnwise);
-  add(by_columns_.scale_inv, "FP8 operand by columns, factors", DType::fp32, sizes.column_scale_inv);
+  add(rowwise_.scale_inv, "FP8 operand by rows, factors", DType::fp32, sizes.row_scale_inv);
+  add(columnwise_.data, "FP8 operand by columns", DType::uint8, sizes.columnwise);
+  add(columnwise_.scale_inv, "FP8 operand by columns, factors", DType::fp32, sizes.column_scale_inv);
   add(input_.data, "FP8 input by columns", DType::uint8, needs_input ? input.bytes() : 0);
   add(input_.scale_inv, "FP8 input by columns, factors", DType::fp32, needs_input ? input.scale_inv_count() : 0);
   const bool rows_have_scales = settings.recipe == Fp8Recipe::rowwise || settings.recipe == Fp8Recipe::rowwise_hp_wgrad;
@@ -78,11 +78,7 @@ Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const Mode
   add(padded_, "FP8 products with their padding", DType::fp32, (sizes.padded + sizeof(float) - 1) / sizeof(float));
 }
 
-void Fp8Scratch::give(Fp8Pass& pass) const {
-  pass.rowwise = by_rows_.memory();
-  pass.columnwise = by_columns_.memory();
-  pass.input_by_columns = input_.memory();
-  pass.row_amax = row_amax_;
-  pass.column_amax = column_amax_;
-  pass.padded = static_cast<std::byte*>(padded_->data);
+Fp8ScratchTensors Fp8Scratch::tensors() const {
+  return {rowwise_.memory(), columnwise_.memory(), input_.memory(),
+          row_amax_,         column_amax_,         static_cast<std::byte*>(padded_->data)};
 }

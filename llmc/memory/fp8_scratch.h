@@ -2,24 +2,40 @@
 // outputs with their padding.
 #pragma once
 
+#include <cstddef>
+#include <optional>
+
+#include "llmc/config/fp8.h"
 #include "llmc/memory/plan.h"
-#include "llmc/model/linear.h"
+
+// Memory for an FP8 operand, large enough for the largest operand that uses it.
+struct OperandMemory {
+  uint8_t* data = nullptr;
+  float* scale_inv = nullptr;
+};
+struct PlannedOperand {
+  PlannedTensor data, scale_inv;
+  OperandMemory memory() const { return {data->as<uint8_t>(), scale_inv->as<float>()}; }
+};
+
+// The buffers of a pass.
+struct Fp8ScratchTensors {
+  OperandMemory rowwise, columnwise;
+  OperandMemory input_columnwise;  // the input of a weight gradient, if forward did not save it columnwise
+  Tensor row_amax, column_amax;    // absent unless rows have scales
+  std::byte* padded;               // of fp8_matmul()
+};
 
 class Fp8Scratch {
  public:
-  // For passes of up to `tokens` tokens. `tensor`: the ranks that share products; null: there are none.
+  // For passes of up to `tokens` tokens. `partial_sums`: the type of the sums that tensor-parallel ranks add; none:
+  // there are no such ranks.
   Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens, bool backward,
-             const TensorParallel* tensor);
-  // Sets the scratch of a pass.
-  void give(Fp8Pass& pass) const;
+             std::optional<DType> partial_sums);
+  Fp8ScratchTensors tensors() const;
 
  private:
-  // Bytes and scale_inv of an operand.
-  struct Operand {
-    PlannedTensor data, scale_inv;
-    OperandMemory memory() const { return {data->as<uint8_t>(), scale_inv->as<float>()}; }
-  };
-  Operand by_rows_, by_columns_, input_;
+  PlannedOperand rowwise_, columnwise_, input_;
   PlannedTensor row_amax_, column_amax_;
   PlannedTensor padded_;  // for fp32 or bf16
 };

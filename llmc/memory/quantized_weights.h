@@ -10,6 +10,10 @@
 #include "llmc/memory/fp8_scales.h"
 #include "llmc/memory/plan.h"
 
+struct QuantizedWeight {
+  QuantizedTensor rowwise, columnwise;  // W (OC, IC), Wᵀ (IC, OC)
+};
+
 class QuantizedWeights {
  public:
   // Blocks use slots 0 .. slots-1 in turn. `gathered` returns true for a block whose bytes come from elsewhere: then

@@ -45,7 +45,8 @@ void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy,
   multiply_by_weight(pass, ProductKind::dgrad, dx, g.rowwise);
   observe(pass, ProductKind::dgrad, dx, g.rowwise, weight_for(pass, ProductKind::dgrad), dy);
   // Gathered bytes are transposed after dgrad, which has awaited all of them.
-  if (!g.columnwise) g.columnwise = transposed(pass, Role::output_gradient, g.rowwise.fp8, pass.fp8->columnwise);
+  if (!g.columnwise)
+    g.columnwise = transposed(pass, Role::output_gradient, g.rowwise.fp8, pass.fp8->scratch.columnwise);
   const Operand a = input_for_wgrad(pass, x);
   multiply(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a);
   observe(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a, dy);
@@ -72,7 +73,7 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
   }
   const char* const names[] = {"fp8_forward", "fp8_dgrad", "fp8_wgrad"};
   fp8_matmul(pass.stream, pass.matmul, names[int(kind)], out, a.fp8, b.fp8, accumulate,
-             pass.fp8->settings.fast(kind == ProductKind::forward), pass.fp8->padded);
+             pass.fp8->settings.fast(kind == ProductKind::forward), pass.fp8->scratch.padded);
 }
 
 void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
@@ -94,7 +95,7 @@ Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput&
     return prepare_local(pass, role, {rows});
   }
   const OperandMemory saved = role == Role::input ? memory_for_input(pass) : OperandMemory{};
-  const Operands own = quantize(pass, role, x, {.rowwise = saved.data ? saved : pass.fp8->rowwise});
+  const Operands own = quantize(pass, role, x, {.rowwise = saved.data ? saved : pass.fp8->scratch.rowwise});
   return {gather_bytes(pass, own.rowwise.fp8), {}};
 }
 
@@ -102,10 +103,9 @@ Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput&
 Linear::Operands Linear::prepare_local(const Pass& pass, Role role, const LinearInput& x) const {
   const Operand high_precision = in_memory(x);
   if (!quantized(pass)) return {high_precision, high_precision};
-  if (wgrad_in_model_type(pass))
-    return {quantize(pass, role, x, {.rowwise = pass.fp8->rowwise}).rowwise, high_precision};
-  return quantize(pass, role, x,
-                  {pass.fp8->rowwise, role == Role::input ? memory_for_input(pass) : pass.fp8->columnwise});
+  const Fp8ScratchTensors& scratch = pass.fp8->scratch;
+  if (wgrad_in_model_type(pass)) return {quantize(pass, role, x, {.rowwise = scratch.rowwise}).rowwise, high_precision};
+  return quantize(pass, role, x, {scratch.rowwise, role == Role::input ? memory_for_input(pass) : scratch.columnwise});
 }
 
 void Linear::save_input(const Pass& pass, const LinearInput& x) const {
@@ -121,14 +121,15 @@ Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const
   if (!gathers_bytes(pass, Role::input))
     return local_input_for_wgrad(pass, pass.gathered.first({pass.N, width(pass, Role::input)}));
   const OperandMemory bytes{static_cast<uint8_t*>(pass.gathered.data), saved_.scale_inv};
-  return transposed(pass, Role::input, in_fp8(pass, Role::input, false, pass.N, bytes), pass.fp8->input_by_columns);
+  return transposed(pass, Role::input, in_fp8(pass, Role::input, false, pass.N, bytes),
+                    pass.fp8->scratch.input_columnwise);
 }
 
 // Returns it if this rank has all rows: `x` itself, as it was saved in FP8, or quantized again from `x`.
 Linear::Operand Linear::local_input_for_wgrad(const Pass& pass, const Tensor& x) const {
   if (wgrad_in_model_type(pass)) return x;
   if (saved_.data) return in_fp8(pass, Role::input, true, pass.N, saved_);
-  return quantize_again(pass, x, {.columnwise = pass.fp8->input_by_columns}).columnwise;
+  return quantize_again(pass, x, {.columnwise = pass.fp8->scratch.input_columnwise}).columnwise;
 }
 
 Linear::Operand Linear::weight_for(const Pass& pass, ProductKind kind) const {
@@ -182,7 +183,7 @@ Quantization Linear::quantization(const Pass& pass, Role role, int rows, const M
   q.columnwise = in_fp8(pass, role, true, rows, memory.columnwise);
   q.power_of_two = f.settings.power_of_two;
   q.amax = f.scales.amax + tensor_id;
-  q.row_amax = f.row_amax, q.column_amax = f.column_amax;
+  q.row_amax = f.scratch.row_amax, q.column_amax = f.scratch.column_amax;
   if (f.scales.scale) q.scale = f.scales.scale + tensor_id;
   q.may_lack_scale = f.scales.may_lack_scale;
   q.not_finite = f.not_finite;

@@ -16,11 +16,8 @@
 // tensor that is not gathered. With delayed scaling, all ranks use one scale.
 #pragma once
 
+#include "llmc/memory/quantized_weights.h"
 #include "llmc/model/pass.h"
-
-struct QuantizedWeight {
-  QuantizedTensor rowwise, columnwise;  // W (OC, IC), Wᵀ (IC, OC)
-};
 
 // A weight, and where its gradient goes: fp32, with the same shape; absent in forward.
 struct Parameter {

@@ -10,24 +10,10 @@
 #include "llmc/kernels/matmul.h"
 #include "llmc/kernels/quantize.h"
 #include "llmc/kernels/rope.h"
+#include "llmc/memory/fp8_scales.h"
+#include "llmc/memory/fp8_scratch.h"
 #include "llmc/model/context_parallel.h"
 #include "llmc/model/tensor_parallel.h"
-
-// Memory for an FP8 operand, large enough for the largest operand that uses it.
-struct OperandMemory {
-  uint8_t* data = nullptr;
-  float* scale_inv = nullptr;
-};
-
-// Arrays with one entry for each tensor that is quantized, indexed by fp8_tensor_id().
-struct Fp8ScaleRefs {
-  float* amax = nullptr;                     // of the running pass; cleared when it begins
-  const float* scale = nullptr;              // delayed: the scales of the step; null: they follow from amax
-  bool may_lack_scale = false;               // some scale may be 0: that tensor's scale follows from amax
-  float* amax_step = nullptr;                // delayed: amax over the step so far; null: not recorded
-  QuantizeStatistics* statistics = nullptr;  // null: not counted
-  bool needs_amax() const { return !scale || may_lack_scale; }
-};
 
 struct ObservedProduct;
 
@@ -42,9 +28,7 @@ using TensorObserver = std::function<void(const ObservedTensor&)>;
 // The state that all FP8 products of a pass share, and scratch that they use one after the other.
 struct Fp8Pass {
   const Fp8Settings& settings;
-  OperandMemory rowwise = {}, columnwise = {}, input_by_columns = {};  // scratch
-  Tensor row_amax = {}, column_amax = {};                              // scratch; absent unless rows have scales
-  std::byte* padded = nullptr;                                         // scratch of fp8_matmul()
+  Fp8ScratchTensors scratch = {};
   Fp8ScaleRefs scales = {};
   uint32_t* not_finite = nullptr;  // see nonfinite_code()
   // Takes the maximum of the tensor's amax over the ranks. Ranks that share delayed scales need this while a scale is

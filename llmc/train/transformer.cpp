@@ -20,8 +20,11 @@ Transformer::Transformer(MemoryPlan& plan, const RankPart& part, const PassSetti
       stream_(compute),
       activations_(plan, saved_sizes(), settings.training ? std::optional(settings.activations) : std::nullopt,
                    compute.device(), compute, host) {
-  if (fp8_.on())
-    fp8_scratch_.emplace(plan, fp8_, config_, int(saved_sizes().N), settings.training, part.tensor_parallel);
+  if (fp8_.on()) {
+    std::optional<DType> partial_sums;
+    if (part.tensor_parallel) partial_sums = part.tensor_parallel->sum_type(settings.dtype);
+    fp8_scratch_.emplace(plan, fp8_, config_, int(saved_sizes().N), settings.training, partial_sums);
+  }
   plan_scratch(plan, {saved_sizes(), context_heads()});
   rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config_.HD / 2, 2});
   plan_head(plan);
@@ -117,8 +120,7 @@ void Transformer::prepare(Matmul& matmul) {
 
 std::optional<Fp8Pass> Transformer::fp8_pass() const {
   if (!scales_) return {};
-  Fp8Pass fp8{fp8_};
-  fp8_scratch_->give(fp8);
+  Fp8Pass fp8{fp8_, fp8_scratch_->tensors()};
   fp8.scales = scales_->refs();
   fp8.not_finite = scales_->not_finite();
   fp8.share_amax = scales_->share_amax();
