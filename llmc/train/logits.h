@@ -10,8 +10,8 @@
 
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
+#include "llmc/model/transformer.h"
 #include "llmc/train/batch_uploader.h"
-#include "llmc/train/transformer.h"
 
 // Sequences (B, seq_len), padded with tokens at their ends until their length T is a multiple of `multiple`. Attention
 // is causal, so the padding does not change what comes before it.

@@ -19,6 +19,7 @@
 #include "llmc/comm/mesh.h"
 #include "llmc/device/graph.h"
 #include "llmc/memory/snapshot.h"
+#include "llmc/model/transformer.h"
 #include "llmc/train/batch_uploader.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/full_tensors.h"
@@ -27,7 +28,6 @@
 #include "llmc/train/process_groups.h"
 #include "llmc/train/step_state_queue.h"
 #include "llmc/train/trainer_settings.h"
-#include "llmc/train/transformer.h"
 
 class Tuning;
 

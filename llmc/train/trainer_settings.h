@@ -2,7 +2,7 @@
 #pragma once
 
 #include "llmc/memory/optimizer_state.h"
-#include "llmc/train/pass_settings.h"
+#include "llmc/model/pass_settings.h"
 
 struct TrainerSettings : PassSettings {
   bool tf32 = false;

@@ -101,7 +101,7 @@ checks_of() {
       echo 'ranks 2 $build/test/meshes llama llama-tied olmo2'
       return
       ;;
-    llmc/train/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
+    llmc/model/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
     llmc/train/trainer.* | llmc/train/trainer_state.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'

@@ -13,7 +13,7 @@
 #include "llmc/memory/plan.h"
 #include "llmc/model/block.h"
 #include "llmc/model/head.h"
-#include "llmc/train/pass_settings.h"
+#include "llmc/model/pass_settings.h"
 
 // What this rank computes of a pass, and the ranks that compute the rest.
 struct RankPart {

@@ -1,4 +1,4 @@
-#include "llmc/train/transformer.h"
+#include "llmc/model/transformer.h"
 
 #include <algorithm>
 #include <vector>
