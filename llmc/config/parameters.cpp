@@ -54,7 +54,8 @@ double ModelConfig::flops_per_token(int T, bool causal) const {
   return 6 * products + (causal ? 6.0 : 12.0) * layers * q_width() * T;
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split) : parts(parts) {
+ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split)
+    : parts(parts), tied(config.tied) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0};
     size_t end = 0;

@@ -6,40 +6,36 @@
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
-GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, bool tied,
-                             DType travels_as, Device& device, Stream& compute, Stream& reduce_stream,
-                             HostStreams* host)
+GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement,
+                             DType reduce_type, Stream& compute, Stream& reduce_stream, HostStreams* host)
     : layout_(layout),
       placement_(placement),
       group_(*placement.front().group),
       sums_each_(placement.front().reduces_each_micro_batch()),
       shards_(placement, &UnitPlacement::gradients),
-      tied_(tied),
       compute_(compute),
       reduce_stream_(reduce_stream),
       host_(host),
       gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
                           sums_each_ ? "gradients, a part" : "gradients", DType::fp32, {shards_.size()})),
-      reduced_(device),
-      sums_loaded_(device),
-      sums_free_(device),
-      summed_on_device_(device),
-      order_(backward_order(layout, tied)) {
-  size_t largest = 0, largest_part = 0;
-  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+      reduced_(compute.device()),
+      sums_loaded_(compute.device()),
+      sums_free_(compute.device()),
+      summed_on_device_(compute.device()),
+      order_(backward_order(layout)) {
+  Device& device = compute.device();
+  size_t largest = 0;
+  for (const Unit& unit : layout.units) {
     computed_.emplace_back(device);
-    largest = std::max(largest, layout.units[size_t(unit)].size);
-    largest_part = std::max(largest_part, layout.part_size(unit));
+    largest = std::max(largest, unit.size);
   }
-  if (travels_as == DType::bf16 && group_.degree() > 1)
+  if (reduce_type == DType::bf16 && group_.degree() > 1)
     rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {largest});
   if (host && sums_each_)
-    sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {largest_part});
+    sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32,
+                     {largest / size_t(layout.parts)});
   if (!has_slots()) return;
-  std::vector<size_t> sizes(tied ? 4 : 3, 0);
-  for (size_t unit = 0; unit < layout.units.size(); ++unit)
-    sizes[size_t(slot_of(int(unit)))] = std::max(sizes[size_t(slot_of(int(unit)))], layout.units[unit].size);
-  for (size_t size : sizes)
+  for (const size_t size : slot_sizes(layout, kBlockSlots))
     slots_.add(device, plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
 }
 
@@ -99,10 +95,10 @@ void GradientStore::clear_added(int unit) {
   const Tensor start = whole(unit);
   const Unit& u = layout_.units[size_t(unit)];
   size_t begin = 0;
-  for (const Slice& piece : layout_.slices(unit, 0, u.size)) {
-    if (!piece.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
-    if (piece.at > begin) clear(compute_, start.elements(begin, piece.at - begin));
-    begin = piece.at + piece.count;
+  for (const Slice& slice : layout_.slices(unit, 0, u.size)) {
+    if (!slice.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
+    if (slice.at > begin) clear(compute_, start.elements(begin, slice.at - begin));
+    begin = slice.at + slice.count;
   }
   if (u.size > begin) clear(compute_, start.elements(begin, u.size - begin));
 }
@@ -133,12 +129,12 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
   if (!group_.tp_reduce) return;
-  const std::vector<Slice> pieces = layout_.slices(unit, first, size_t(sums.size()));
+  const std::vector<Slice> slices = layout_.slices(unit, first, size_t(sums.size()));
   for (Communicator* copies : {group_.tp_reduce, group_.kv_replicas})
     copies->group([&] {
-      for (const Slice& piece : pieces)
-        if (group_.replicas(*piece.tensor) == copies)
-          copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
+      for (const Slice& slice : slices)
+        if (group_.replicas(*slice.tensor) == copies)
+          copies->all_reduce_sum(reduce_stream_, sums.elements(slice.at, slice.count));
     });
 }
 

@@ -15,6 +15,7 @@
 // before it.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
@@ -32,17 +33,30 @@ struct HostStreams {
 
 // Returns the slot of a unit where blocks use slots 0 .. block_slots-1 in turn. The head and the embedding share the
 // slot after them; if the head is tied, both are in use at once, and the embedding has one more.
-inline int slot_of(const ParameterLayout& layout, int unit, int block_slots, bool tied) {
+inline int slot_of(const ParameterLayout& layout, int unit, int block_slots) {
   const Unit& u = layout.units[size_t(unit)];
-  return u.kind == UnitKind::block ? u.layer % block_slots : block_slots + (tied && u.kind == UnitKind::embedding);
+  return u.kind == UnitKind::block ? u.layer % block_slots
+                                   : block_slots + (layout.tied && u.kind == UnitKind::embedding);
+}
+
+// Returns the size of each slot: of the largest unit that uses it, 0 if none does. `uses`: whether a unit needs a slot.
+inline std::vector<size_t> slot_sizes(
+    const ParameterLayout& layout, int block_slots,
+    const std::function<bool(int unit)>& uses = [](int) { return true; }) {
+  std::vector<size_t> sizes(size_t(block_slots) + 1 + layout.tied, 0);
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    size_t& size = sizes[size_t(slot_of(layout, unit, block_slots))];
+    if (uses(unit)) size = std::max(size, layout.units[size_t(unit)].size);
+  }
+  return sizes;
 }
 
 // Returns the units in the order of backward. The gradient of a tied embedding is needed with the head's.
-inline std::vector<int> backward_order(const ParameterLayout& layout, bool tied) {
+inline std::vector<int> backward_order(const ParameterLayout& layout) {
   std::vector<int> order{layout.head_unit()};
-  if (tied) order.push_back(layout.embedding_unit());
+  if (layout.tied) order.push_back(layout.embedding_unit());
   for (int unit = layout.head_unit() - 1; unit > layout.embedding_unit(); --unit) order.push_back(unit);
-  if (!tied) order.push_back(layout.embedding_unit());
+  if (!layout.tied) order.push_back(layout.embedding_unit());
   return order;
 }
 
