@@ -185,7 +185,7 @@ WeightScaleRefs Fp8Weights::scale_refs(uint32_t* not_finite) const {
   return {refs.scale, refs.amax_step, refs.statistics, not_finite, settings_.power_of_two, refs.may_lack_scale};
 }
 
-bool Fp8Weights::gathers_after_update(bool amax_ready) const {
+bool Fp8Weights::needs_update_on_gather(bool amax_ready) const {
   return placement_.front().weights_go_stale() && ((amax_ready && any_whole_) || bytes_);
 }
 

@@ -41,10 +41,10 @@ class Fp8Weights {
   // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of what this rank updates. The caller
   // clears it first. Absent if the amaxes are not needed.
   Tensor amax_of_update() const { return settings_.amax_from_update() ? *weight_amax_ : Tensor(); }
-  // Call this after the weights have changed. `amax_ready`: their amaxes are in amax_of_update(). If
-  // gathers_after_update(), the gather stream must wait for the update before.
+  // Call this after the weights were updated on the compute stream. `amax_ready`: their amaxes are in amax_of_update().
+  // If needs_update_on_gather(), the gather stream must wait for the update first.
   void updated(bool amax_ready);
-  bool gathers_after_update(bool amax_ready) const;
+  bool needs_update_on_gather(bool amax_ready) const;
   // Call this after a CUDA graph has updated the weights and repeated what updated() enqueued last. It enqueues
   // nothing.
   void changed();

@@ -64,7 +64,7 @@ void ParameterStore::updated(bool amax_ready) {
   changed();
   if (goes_stale_) updated_.record(compute_);
   if (!fp8_) return;
-  if (fp8_->gathers_after_update(amax_ready)) wait_for_update();
+  if (fp8_->needs_update_on_gather(amax_ready)) wait_for_update();
   fp8_->updated(amax_ready);
 }
 
