@@ -78,7 +78,7 @@ struct Fp8Settings {
   }
   // True if all products of the block run in FP8.
   bool quantizes_block(int layer) const;
-  // True if a block's weights are gathered as FP8 bytes (fp8_gather.h). A layer of -1 is no block.
+  // True if a block's weights are gathered as FP8 bytes (fp8_weights.h). A layer of -1 is no block.
   bool gathers_bytes(int layer) const {
     return all_gather && per_tensor_scale() && layer >= 0 && quantizes_block(layer);
   }

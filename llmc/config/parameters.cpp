@@ -54,7 +54,7 @@ double ModelConfig::flops_per_token(int T, bool causal) const {
   return 6 * products + (causal ? 6.0 : 12.0) * layers * q_width() * T;
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split) {
+ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split) : tied(config.tied) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0, parts};
     size_t end = 0;

@@ -147,7 +147,9 @@ struct ParameterLayout {
   std::vector<ParameterInfo> tensors;
   std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head
   size_t size = 0;          // elements of a flat buffer; padding is 0 and stays 0
+  bool tied;                // the head computes with the embedding's weights
 
+  int layers() const { return int(units.size()) - 2; }
   int embedding_unit() const { return 0; }
   int block_unit(int layer) const { return 1 + layer; }
   int head_unit() const { return int(units.size()) - 1; }

@@ -70,6 +70,7 @@ class Fp8Scales {
            (!settings_.delayed() || recorded_ > 0);
   }
 
+  const Fp8Settings& settings() const { return settings_; }
   const Fp8ScaleRefs& refs() const { return refs_; }
   // For weights, which change the history and the counts in whatever pass they are quantized. Their amaxes are kept
   // elsewhere.

@@ -6,35 +6,34 @@
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
-GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, bool tied,
-                             DType travels_as, Device& device, Stream& compute, Stream& reduce_stream,
-                             HostStreams* host)
+GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement,
+                             DType reduce_type, Stream& compute, Stream& reduce_stream, HostStreams* host)
     : layout_(layout),
       placement_(placement),
       shards_(placement, &UnitPlacement::gradients),
-      tied_(tied),
       compute_(compute),
       reduce_stream_(reduce_stream),
       host_(host),
       gradients_(plan.add(host ? Segment::pinned : Segment::symmetric, "gradients",
                           placement.front().reduces_each_micro_batch() ? "gradients, a part" : "gradients", DType::fp32,
                           {shards_.size()})),
-      reduced_(device),
-      sums_loaded_(device),
-      sums_free_(device),
-      summed_on_device_(device),
-      order_(backward_order(layout, tied)) {
-  size_t rounded = 0, sums = 0;  // the largest of the units that need them
+      reduced_(compute.device()),
+      sums_loaded_(compute.device()),
+      sums_free_(compute.device()),
+      summed_on_device_(compute.device()),
+      order_(backward_order(layout)) {
+  Device& device = compute.device();
+  size_t rounded = 0, sums = 0;  // elements of the largest unit that needs them
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const UnitPlacement& p = placed(unit);
     computed_.emplace_back(device);
-    if (travels_as == DType::bf16 && p.group->degree() > 1) rounded = std::max(rounded, p.whole.count);
+    if (reduce_type == DType::bf16 && p.group->degree() > 1) rounded = std::max(rounded, p.whole.count);
     if (host && p.reduces_each_micro_batch()) sums = std::max(sums, p.own.count);
   }
   if (rounded)
     rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {rounded});
   if (sums) sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {sums});
-  for (const size_t size : slot_sizes(layout, 2, [&](int unit) { return needs_slot(unit); }))
+  for (const size_t size : slot_sizes(layout, kBlockSlots, [&](int unit) { return needs_slot(unit); }))
     slots_.add(device, plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
 }
 
@@ -94,10 +93,10 @@ void GradientStore::clear_added(int unit) {
   const Tensor start = whole(unit);
   const Unit& u = layout_.units[size_t(unit)];
   size_t begin = 0;
-  for (const Slice& piece : layout_.slices(unit, 0, u.size)) {
-    if (!piece.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
-    if (piece.at > begin) clear(compute_, start.elements(begin, piece.at - begin));
-    begin = piece.at + piece.count;
+  for (const Slice& slice : layout_.slices(unit, 0, u.size)) {
+    if (!slice.tensor->is_matrix() || u.kind == UnitKind::embedding) continue;
+    if (slice.at > begin) clear(compute_, start.elements(begin, slice.at - begin));
+    begin = slice.at + slice.count;
   }
   if (u.size > begin) clear(compute_, start.elements(begin, u.size - begin));
 }
@@ -130,12 +129,12 @@ void GradientStore::sum_part(int unit, const Tensor& sums, bool add) {
 
 void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
   if (!group(unit).tp_reduce) return;
-  const std::vector<Slice> pieces = layout_.slices(unit, first, size_t(sums.size()));
+  const std::vector<Slice> slices = layout_.slices(unit, first, size_t(sums.size()));
   for (Communicator* copies : {group(unit).tp_reduce, group(unit).kv_replicas})
     copies->group([&] {
-      for (const Slice& piece : pieces)
-        if (group(unit).replicas(*piece.tensor) == copies)
-          copies->all_reduce_sum(reduce_stream_, sums.elements(piece.at, piece.count));
+      for (const Slice& slice : slices)
+        if (group(unit).replicas(*slice.tensor) == copies)
+          copies->all_reduce_sum(reduce_stream_, sums.elements(slice.at, slice.count));
     });
 }
 

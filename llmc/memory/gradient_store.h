@@ -23,9 +23,9 @@
 
 class GradientStore {
  public:
-  // `host`: null if gradients stay on the device.
-  GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, bool tied,
-                DType travels_as, Device& device, Stream& compute, Stream& reduce_stream, HostStreams* host);
+  // `reduce_type`: of the gradients in the reduce-scatter, fp32 or bf16. `host`: null if gradients stay on the device.
+  GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, DType reduce_type,
+                Stream& compute, Stream& reduce_stream, HostStreams* host);
   // Called once per unit and step, when this rank's shard of the reduced gradients is final. Work that the callback
   // enqueues on `stream` sees these sums.
   using Reduced = std::function<void(Stream& stream, int unit, const Tensor& part)>;
@@ -45,7 +45,7 @@ class GradientStore {
   // micro-batch, in stages 2 and 3 after each.
   void reduce(int unit);
   // The compute stream waits for all that was enqueued on the reduce stream: these sums, and the loss and the
-  // amaxes, which travel there too.
+  // amaxes, which are reduced there, too.
   void finish_step();
 
   // Call this after finish_step. Returns the sums that this rank updates, UnitPlacement::state of `units` contiguous
@@ -55,9 +55,10 @@ class GradientStore {
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 
  private:
+  static constexpr int kBlockSlots = 2;
+  int slot_of(int unit) const { return ::slot_of(layout_, unit, kBlockSlots); }
   const UnitPlacement& placed(int unit) const { return placement_[size_t(unit)]; }
   const ShardGroup& group(int unit) const { return *placed(unit).group; }
-  int slot_of(int unit) const { return ::slot_of(layout_, unit, 2, tied_); }
   // True if the unit is whole only while its backward computes, in a slot.
   bool needs_slot(int unit) const { return placed(unit).reduces_each_micro_batch() || host_; }
   bool rounds(int unit) const { return rounded_ && group(unit).degree() > 1; }
@@ -82,14 +83,13 @@ class GradientStore {
   const ParameterLayout& layout_;
   const Placement& placement_;
   const FlatShards shards_;  // in gradients_
-  const bool tied_;
   Stream &compute_, &reduce_stream_;
   HostStreams* host_;
   Reduced on_reduced_;
   PlannedTensor gradients_;      // of all units: whole, or this rank's parts
   PlannedTensor sums_;           // sums of a part of one unit, if the gradients are on the host
   Slots slots_;                  // for whole units
-  PlannedTensor rounded_;        // a unit that travels in bf16; absent: fp32 travels
+  PlannedTensor rounded_;        // a unit in bf16; absent: gradients are summed in fp32
   std::vector<Event> computed_;  // one per unit
   Event reduced_, sums_loaded_, sums_free_, summed_on_device_;
   const std::vector<int> order_;  // of the units in backward

@@ -1,67 +1,50 @@
 #include "llmc/memory/parameter_store.h"
 
-#include <algorithm>
-
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
 
-ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& config, const ParameterLayout& layout,
-                               const Placement& placement, const Fp8Settings& fp8, Fp8Scales* scales,
-                               int blocks_at_once, Device& device, Stream& compute, Stream& gather_stream)
+ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayout& layout, const Placement& placement,
+                               Fp8Scales* scales, int blocks_at_once, Stream& compute, Stream& gather_stream)
     : layout_(layout),
       placement_(placement),
       shards_(placement, &UnitPlacement::weights),
-      tied_(config.tied),
-      blocks_at_once_(blocks_at_once),
+      goes_stale_(placement.front().weights_go_stale()),
       compute_(compute),
       gather_stream_(gather_stream),
-      in_use_(layout.units.size(), false),
-      awaited_(layout.units.size(), false),
-      updated_(device),
-      computed_(device),
-      agreed_(device),
-      quantized_now_(layout.units.size(), false) {
+      updated_(compute.device()) {
   // The embedding is never gathered as FP8 bytes, so it shows whether whole weights are kept.
   const bool whole = !placement.front().needs_slot();
-  const int block_slots = whole ? config.L : blocks_at_once;
-  const auto gathered = [&](int layer) { return in_bytes(layout.block_unit(layer)); };
-  if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
-  bool any_gathered = false;
-  for (int layer = 0; layer < config.L; ++layer) {
-    any_gathered = any_gathered || gathered(layer);
-    for (const Projection projection : kEachProjection)
-      any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, projection) && !gathered(layer));
-  }
-  amax_from_update_ = scales && fp8.amax_from_update();
-  if (scales && fp8.per_tensor_scale())
-    weight_amax_ =
-        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProjectionCount});
-  if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, placement, *scales, block_slots, gather_stream);
-  for (size_t unit = 0; unit < layout.units.size(); ++unit) gathered_.emplace_back(device);
+  if (scales)
+    fp8_.emplace(plan, layout, placement, *scales, whole ? layout.layers() : blocks_at_once, compute, gather_stream);
   weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {shards_.size()});
-  if (!whole) plan_slots(plan, device);
-}
-
-void ParameterStore::plan_slots(MemoryPlan& plan, Device& device) {
-  const int slots = 1 + std::max(slot_of(layout_.embedding_unit()), slot_of(layout_.head_unit()));
-  std::vector<size_t> sizes(size_t(slots), 0);
-  for (int unit = 0; unit < int(layout_.units.size()); ++unit)
-    if (!in_bytes(unit))
-      sizes[size_t(slot_of(unit))] = std::max(sizes[size_t(slot_of(unit))], layout_.units[size_t(unit)].size);
-  for (size_t size : sizes)
-    slots_.add(device,
-               size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type(), {size}) : PlannedTensor());
-  unit_in_.assign(size_t(slots), -1);
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    const UnitPlacement& p = placement[size_t(unit)];
+    units_.push_back({.ranks = &p.group->gather,
+                      .layer = layout.units[size_t(unit)].layer,
+                      .slot = whole ? -1 : slot_of(layout, unit, blocks_at_once),
+                      .in_bytes = p.in_bytes,
+                      .current = !goes_stale_,
+                      .waited = !goes_stale_,
+                      .gathered = Event(compute.device())});
+  }
+  if (whole) return;
+  for (const size_t size : slot_sizes(layout, blocks_at_once, [&](int unit) { return !units_[size_t(unit)].in_bytes; }))
+    slots_.add(compute.device(),
+               size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type, {size}) : PlannedTensor());
 }
 
 void ParameterStore::prepare() {
-  if (weight_amax_) clear(compute_, weight_amax_);  // the ranks all-reduce the words of products in bf16, too
-  if (fp8_gather_)
-    fp8_gather_->prepare(weight_amax_, [&](int layer) { return local_shard(layout_.block_unit(layer)); });
-  if (quantized_)
-    quantized_->prepare(compute_, weight_amax_, [&](int layer) {
-      const int unit = layout_.block_unit(layer);
-      return in_bytes(unit) ? fp8_gather_->gathered(layer) : whole(unit);
+  for (int unit = 0; unit < int(units_.size()); ++unit) {
+    UnitWeights& u = units_[size_t(unit)];
+    const Shard& all = placement_[size_t(unit)].whole;
+    u.own = local_shard(unit);
+    if (u.in_bytes) u.unquantized = fp8_->unquantized(u.layer);
+    else u.whole = u.slot < 0 ? kept(unit, all) : slots_.memory(u.slot, all.count);
+  }
+  if (fp8_)
+    fp8_->prepare([&](int layer) {
+      const UnitWeights& u = units_[size_t(layout_.block_unit(layer))];
+      return u.in_bytes ? u.own : u.whole;
     });
 }
 
@@ -71,88 +54,62 @@ Tensor ParameterStore::local_shard(int first_unit, int units) const {
   return weights_->elements(shards_.at(first_unit, placement_[size_t(first_unit)].state), count);
 }
 
-Tensor ParameterStore::whole(int unit) const {
-  const UnitPlacement& p = placement_[size_t(unit)];
-  return p.needs_slot() ? slots_.memory(slot_of(unit), p.whole.count) : kept(unit, p.whole);
-}
-
 void ParameterStore::changed() {
-  quantized_now_.assign(quantized_now_.size(), false);
-  if (fp8_gather_) fp8_gather_->changed();
+  for (UnitWeights& u : units_) u.current = u.waited = !goes_stale_, u.operands_current = false;
+  if (fp8_) fp8_->changed();
   awaited_update_ = false;
-  unit_in_.assign(unit_in_.size(), -1);
-  awaited_.assign(awaited_.size(), false);
 }
 
 void ParameterStore::updated(bool amax_ready) {
   changed();
-  amax_ready_ = amax_ready;
-  if (!placement_.front().weights_go_stale()) {
-    if (amax_ready) all_reduce_max(weight_amax_);
-    return;
-  }
-  updated_.record(compute_);
-  const bool compare = amax_ready && any_in_bf16_;
-  if (!compare && !fp8_gather_) return;
-  gather_stream_.wait(updated_);
+  if (goes_stale_) updated_.record(compute_);
+  if (!fp8_) return;
+  if (fp8_->needs_update_on_gather(amax_ready)) wait_for_update();
+  fp8_->updated(amax_ready);
+}
+
+void ParameterStore::wait_for_update() {
+  if (!awaited_update_) gather_stream_.wait(updated_);
   awaited_update_ = true;
-  if (compare) placement_.front().group->all_reduce_max(gather_stream_, weight_amax_);
-  if (fp8_gather_) fp8_gather_->updated(amax_ready);
 }
 
 void ParameterStore::gather(int unit) {
-  REQUIRE(!in_use_.at(size_t(unit)), "unit %d of the model is gathered again before it was released", unit);
-  in_use_[size_t(unit)] = true;
-  const UnitPlacement& p = placement_[size_t(unit)];
-  if (!p.weights_go_stale() || (slots_.empty() && awaited_[size_t(unit)])) return;
-  if (!slots_.empty()) {
-    int& here = unit_in_[size_t(slot_of(unit))];
-    if (here == unit) return;
-    REQUIRE(here < 0 || !in_use_[size_t(here)], "unit %d of the model is gathered where unit %d is still in use", unit,
-            here);
-    slots_.begin_write(slot_of(unit), gather_stream_);
-    here = unit;
-    quantized_now_[size_t(unit)] = false;
+  UnitWeights& u = units_.at(size_t(unit));
+  REQUIRE(!u.in_use, "unit %d of the model is gathered again before it was released", unit);
+  u.in_use = true;
+  if (u.current) return;
+  if (u.slot >= 0) take_slot(u, unit);
+  wait_for_update();
+  if (u.in_bytes) fp8_->gather(u.layer);
+  else u.ranks->all_gather(gather_stream_, u.whole, u.own);
+  u.gathered.record(gather_stream_);
+  u.current = true, u.waited = u.operands_current = false;
+}
+
+// The unit that was in the slot is no longer whole.
+void ParameterStore::take_slot(const UnitWeights& u, int unit) {
+  for (UnitWeights& former : units_) {
+    if (former.slot != u.slot || !former.current) continue;
+    REQUIRE(!former.in_use, "unit %d of the model is gathered where unit %d is still in use", unit,
+            int(&former - units_.data()));
+    former.current = false;
   }
-  if (!awaited_update_) gather_stream_.wait(updated_);
-  awaited_update_ = true;
-  if (in_bytes(unit)) fp8_gather_->gather(layout_.units[size_t(unit)].layer);
-  else p.group->gather.all_gather(gather_stream_, whole(unit), local_shard(unit));
-  gathered_[size_t(unit)].record(gather_stream_);
-  awaited_[size_t(unit)] = false;
-}
-
-void ParameterStore::all_reduce_max(const Tensor& numbers) {
-  Communicator* const ranks = placement_.front().group->tp_gather;
-  if (!ranks) return;
-  computed_.record(compute_);
-  gather_stream_.wait(computed_);
-  ranks->all_reduce_max(gather_stream_, numbers);
-  agreed_.record(gather_stream_);
-  compute_.wait(agreed_);
-}
-
-// The compute stream waits only once for each gather of a unit.
-void ParameterStore::await(int unit) {
-  REQUIRE(in_use_.at(size_t(unit)), "the weights of unit %d are asked for, and nobody gathered them", unit);
-  if (!placement_[size_t(unit)].weights_go_stale() || awaited_[size_t(unit)]) return;
-  compute_.wait(gathered_[size_t(unit)]);
-  awaited_[size_t(unit)] = true;
+  slots_.begin_write(u.slot, gather_stream_);
 }
 
 UnitTensors ParameterStore::get(int unit) {
-  await(unit);
-  const int layer = layout_.units[size_t(unit)].layer;
-  if (quantized_ && layer >= 0 && !quantized_now_[size_t(unit)]) {
-    quantized_->make(compute_, layer, amax_ready_, [this](const Tensor& numbers) { all_reduce_max(numbers); });
-    quantized_now_[size_t(unit)] = true;
-  }
-  if (in_bytes(unit)) return {layout_, unit, {}, fp8_gather_->vectors(layer)};
-  return {layout_, unit, whole(unit)};
+  UnitWeights& u = units_.at(size_t(unit));
+  REQUIRE(u.in_use, "the weights of unit %d are asked for, and nobody gathered them", unit);
+  if (!u.waited) compute_.wait(u.gathered);  // once for each gather
+  u.waited = true;
+  if (fp8_ && u.layer >= 0 && !u.operands_current) fp8_->make_operands(u.layer);
+  u.operands_current = true;
+  return {layout_, unit, u.whole, u.unquantized};
 }
 
 void ParameterStore::release(int unit) {
-  REQUIRE(in_use_.at(size_t(unit)), "unit %d of the model is released, and nobody gathered it", unit);
-  in_use_[size_t(unit)] = false;
-  if (!slots_.empty()) slots_.end_read(slot_of(unit), compute_);
+  UnitWeights& u = units_.at(size_t(unit));
+  REQUIRE(u.in_use, "unit %d of the model is released, and nobody gathered it", unit);
+  u.in_use = false;
+  if (u.slot >= 0) slots_.end_read(u.slot, compute_);
 }

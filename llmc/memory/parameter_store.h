@@ -8,25 +8,23 @@
 // If the head is tied, both are needed at once and have a slot each.
 //
 // The weights of FP8 products are quantized by the first get() after they were changed or gathered, or they are
-// gathered as FP8 bytes (fp8_gather.h).
+// gathered as FP8 bytes (fp8_weights.h).
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "llmc/config/parameters.h"
-#include "llmc/memory/fp8_gather.h"
+#include "llmc/memory/fp8_weights.h"
 #include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/quantized_weights.h"
 #include "llmc/memory/slots.h"
 
 class ParameterStore {
  public:
   // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none.
-  ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& config, const ParameterLayout& layout,
-                 const Placement& placement, const Fp8Settings& fp8, Fp8Scales* scales, int blocks_at_once,
-                 Device& device, Stream& compute, Stream& gather_stream);
+  ParameterStore(MemoryPlan& plan, DType type, const ParameterLayout& layout, const Placement& placement,
+                 Fp8Scales* scales, int blocks_at_once, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables of FP8 products.
   void prepare();
 
@@ -37,7 +35,7 @@ class ParameterStore {
   UnitTensors get(int unit);
   // get() must have been called before for the block.
   QuantizedWeight quantized(int layer, Projection projection) const {
-    return quantized_ ? quantized_->get(layer, projection) : QuantizedWeight{};
+    return fp8_ ? fp8_->get(layer, projection) : QuantizedWeight{};
   }
   void release(int unit);
 
@@ -48,7 +46,7 @@ class ParameterStore {
   Tensor local_shard(int first_unit, int units = 1) const;
   // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of this rank's weights. The caller
   // clears it first. Absent if the amaxes are not needed.
-  Tensor weight_amax() const { return amax_from_update_ ? *weight_amax_ : Tensor(); }
+  Tensor weight_amax() const { return fp8_ ? fp8_->amax_of_update() : Tensor(); }
   // Call this after all weights were updated on the compute stream. `amax_ready`: weight_amax() holds their
   // amaxes.
   void updated(bool amax_ready = false);
@@ -57,32 +55,32 @@ class ParameterStore {
   void changed();
 
  private:
-  int slot_of(int unit) const { return ::slot_of(layout_, unit, blocks_at_once_, tied_); }
-  Tensor whole(int unit) const;
-  void await(int unit);
-  // numbers = the maximum over the ranks of a tensor-parallel group. Compute waits for it.
-  void all_reduce_max(const Tensor& numbers);
-  bool in_bytes(int unit) const { return placement_[size_t(unit)].in_bytes; }
-  void plan_slots(MemoryPlan& plan, Device& device);
+  struct UnitWeights {
+    Communicator* ranks;            // among which the unit is divided
+    int layer;                      // -1: the unit is no block
+    int slot;                       // where the unit becomes whole; -1: it has memory of its own
+    bool in_bytes;                  // it is gathered as FP8 bytes
+    bool current;                   // it is whole, or will be once `gathered` is reached
+    bool waited;                    // compute has waited for that
+    bool in_use = false;            // it was gathered, and not released yet
+    bool operands_current = false;  // its FP8 operands were made from what was gathered last
+    Event gathered;
+    // From prepare() on. `own` is what this rank updates. In bytes: `unquantized` holds its norms and biases, and
+    // `whole` is absent.
+    Tensor own = {}, whole = {}, unquantized = {};
+  };
+  void take_slot(const UnitWeights& u, int unit);
+  void wait_for_update();
 
   const ParameterLayout& layout_;
   const Placement& placement_;
   const FlatShards shards_;  // in weights_
-  const bool tied_;
-  const int blocks_at_once_;
+  const bool goes_stale_;    // by an update: other ranks write their parts
   Stream &compute_, &gather_stream_;
   PlannedTensor weights_;
-  Slots slots_;                  // of units whose whole weights are not kept; none in stages 0 to 2
-  std::vector<int> unit_in_;     // each slot; -1: none
-  std::vector<bool> in_use_;     // for each unit: gathered and not released yet
-  std::vector<Event> gathered_;  // one per unit
-  std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it
-  Event updated_, computed_, agreed_;
+  Slots slots_;  // of units whose whole weights are not kept; none in stages 0 to 2
+  std::vector<UnitWeights> units_;
+  Event updated_;
   bool awaited_update_ = true;  // the gather stream has waited for the last update
-  PlannedTensor weight_amax_;   // (L, kProjectionCount), if a tensor has one scale
-  bool amax_from_update_ = false, amax_ready_ = false;
-  bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
-  std::optional<Fp8Gather> fp8_gather_;
-  std::optional<QuantizedWeights> quantized_;
-  std::vector<bool> quantized_now_;  // for each unit: its whole weights are the ones that were quantized
+  std::optional<Fp8Weights> fp8_;
 };

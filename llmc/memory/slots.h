@@ -15,6 +15,7 @@
 // before it.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
@@ -32,17 +33,18 @@ struct HostStreams {
 
 // Returns the slot of a unit where blocks use slots 0 .. block_slots-1 in turn. The head and the embedding share the
 // slot after them; if the head is tied, both are in use at once, and the embedding has one more.
-inline int slot_of(const ParameterLayout& layout, int unit, int block_slots, bool tied) {
+inline int slot_of(const ParameterLayout& layout, int unit, int block_slots) {
   const Unit& u = layout.units[size_t(unit)];
-  return u.kind == UnitKind::block ? u.layer % block_slots : block_slots + (tied && u.kind == UnitKind::embedding);
+  return u.kind == UnitKind::block ? u.layer % block_slots
+                                   : block_slots + (layout.tied && u.kind == UnitKind::embedding);
 }
 
-// Returns the elements of each slot, those of the largest unit that uses it; none if no unit needs a slot.
+// Returns the elements of each slot, those of the largest unit that uses it; none if no unit does.
 inline std::vector<size_t> slot_sizes(const ParameterLayout& layout, int block_slots,
-                                      const std::function<bool(int unit)>& needs_one) {
+                                      const std::function<bool(int unit)>& uses) {
   std::vector<size_t> sizes;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
-    if (!needs_one(unit)) continue;
+    if (!uses(unit)) continue;
     const size_t slot = size_t(slot_of(layout, unit, block_slots));
     sizes.resize(std::max(sizes.size(), slot + 1));
     sizes[slot] = std::max(sizes[slot], layout.units[size_t(unit)].size);
@@ -51,11 +53,11 @@ inline std::vector<size_t> slot_sizes(const ParameterLayout& layout, int block_s
 }
 
 // Returns the units in the order of backward. The gradient of a tied embedding is needed with the head's.
-inline std::vector<int> backward_order(const ParameterLayout& layout, bool tied) {
+inline std::vector<int> backward_order(const ParameterLayout& layout) {
   std::vector<int> order{layout.head_unit()};
-  if (tied) order.push_back(layout.embedding_unit());
+  if (layout.tied) order.push_back(layout.embedding_unit());
   for (int unit = layout.head_unit() - 1; unit > layout.embedding_unit(); --unit) order.push_back(unit);
-  if (!tied) order.push_back(layout.embedding_unit());
+  if (!layout.tied) order.push_back(layout.embedding_unit());
   return order;
 }
 

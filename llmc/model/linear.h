@@ -16,7 +16,7 @@
 // tensor that is not gathered. With delayed scaling, all ranks use one scale.
 #pragma once
 
-#include "llmc/memory/quantized_weights.h"
+#include "llmc/memory/fp8_weights.h"
 #include "llmc/model/pass.h"
 
 // A weight, and where its gradient goes: fp32, with the same shape; absent in forward.

@@ -63,8 +63,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       scales_(settings.fp8.on() ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
                                                               communicator, device, compute_, reduce_)
                                 : nullptr),
-      parameters_(plan_, settings.dtype, config_, layout_, placement_, settings_.fp8, scales_.get(),
-                  std::min(settings.prefetch + 1, config_.L), device, compute_, gather_),
+      parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
+                  compute_, gather_),
       state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
@@ -83,7 +83,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   if (!settings.training) return;
   prepare_graph();
   if (settings.snapshot) snapshot_.emplace(plan_, placement_, state_, scales_ ? scales_->state_size() : 0, device);
-  gradients_.emplace(plan_, layout_, placement_, config_.tied, settings.reduce_dtype, device, compute_, reduce_,
+  gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);
   optimizer_.emplace(plan_, layout_, placement_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
                      settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);

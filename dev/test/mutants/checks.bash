@@ -87,7 +87,9 @@ checks_of() {
       echo '$build/test/state_choices some'
       echo 'ranks 2 $build/test/state_choices some'
       ;;
-    llmc/memory/parameter_store.*) echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 tensorwise" ;;
+    llmc/memory/parameter_store.* | llmc/memory/fp8_weights.*)
+      echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 tensorwise"
+      ;;
     llmc/memory/fp8_scales.* | llmc/memory/fp8_*) echo 'ranks 2 $build/test/fp8_ranks same' ;;
     llmc/model/attention.* | llmc/model/context_*)
       echo "same_figures 2 $model --context-parallel-degree 2"

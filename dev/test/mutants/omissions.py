@@ -17,7 +17,7 @@ METHOD = re.compile(
 # A host that waits for a whole stream, or sleeps, orders no streams. Nor does a collective of a Communicator itself,
 # unlike those of TensorParallel and ContextParallel; ranks.txt has mutants of the former.
 NEVER = re.compile(
-    r"wait_for\(((stream_?|compute_)\)|lock,)|^fp8_gather_->"
+    r"wait_for\(((stream_?|compute_)\)|lock,)|^fp8_->"
     r"|^(?!(pass_?\.tensor_parallel|tensor)->|(heads\.)?ranks\.).*(all_gather|reduce_scatter|all_reduce_max)\("
 )
 

@@ -1,0 +1,265 @@
+#include "llmc/memory/fp8_weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "llmc/base/error.h"
+#include "llmc/kernels/initialize.h"
+
+// ---------------------------------------------------------------------------------------------- memory
+
+Fp8Weights::Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, Fp8Scales& scales,
+                       int slots, Stream& compute, Stream& gather_stream)
+    : settings_(scales.settings()),
+      layout_(layout),
+      placement_(placement),
+      scales_(scales),
+      layers_(layout.layers()),
+      slots_(slots),
+      compute_(compute),
+      gather_stream_(gather_stream),
+      computed_(compute.device()),
+      agreed_(compute.device()),
+      quantized_(size_t(layers_), false) {
+  for (int layer = 0; layer < layers_; ++layer) {
+    matrices_.begin_block();
+    for (const Projection projection : kEachProjection)
+      if (settings_.quantizes(layer, projection)) add_matrix(layer, projection);
+  }
+  matrices_.begin_block();
+  plan_operands(plan);
+  if (settings_.per_tensor_scale())
+    weight_amax_ =
+        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {layers_, kProjectionCount});
+  plan_gathers(plan);
+}
+
+// Adds a matrix to the table, without its memory. The tensors that form it are contiguous, and only the first one is
+// sure to be aligned.
+void Fp8Weights::add_matrix(int layer, Projection projection) {
+  const int unit = layout_.block_unit(layer);
+  const bool in_bytes = placed(layer).in_bytes;
+  int64_t OC = 0, IC = 0;
+  for (const ParameterInfo& t : layout_.tensors_of(unit))
+    if (strcmp(t.row->operand, projection_name(projection)) == 0) OC += t.rows, IC = t.columns;
+  WeightMatrix m{};
+  m.rowwise = settings_.operand(Role::weight, false, int(OC), int(IC));
+  m.columnwise = settings_.operand(Role::weight, true, int(OC), int(IC));
+  m.tensor = fp8_tensor_id(layer, projection, Role::weight);
+  m.number = nonfinite_code(m.tensor);
+  matrices_.entries.push_back(m);
+  const Shard all{layout_.offset(unit, projection_name(projection)), size_t(OC * IC)}, &part = placed(layer).own;
+  const size_t first = std::max(all.first, part.first), end = std::min(all.end(), part.end());
+  places_.push_back({layer, projection, all.first, {first, end > first ? end - first : 0}});
+
+  for (const bool columnwise : {false, true}) {
+    const QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
+    SlotOperand& o = operands_[{layer % slots_, projection, columnwise}];
+    o.most_scale_inv = std::max(o.most_scale_inv, t.scale_inv_count());
+    // Gathered bytes are the operand themselves, unless it is padded.
+    if (columnwise || !in_bytes || t.bytes() != all.count) o.most_bytes = std::max(o.most_bytes, t.bytes());
+  }
+  any_whole_ = any_whole_ || !in_bytes;
+}
+
+// Returns how many amaxes of a matrix block_amax_ holds.
+size_t Fp8Weights::amax_count(const WeightMatrix& m) const {
+  const bool one_scale = m.rowwise.per_tensor_scale() || m.columnwise.per_tensor_scale();
+  return size_t(one_scale && !settings_.per_tensor_scale()) + size_t(m.rowwise.has_row_scales() ? m.rowwise.rows : 0) +
+         size_t(m.columnwise.has_row_scales() ? m.columnwise.rows : 0);
+}
+
+void Fp8Weights::plan_operands(MemoryPlan& plan) {
+  for (auto& [key, o] : operands_) {
+    const auto [slot, projection, columnwise] = key;
+    const std::string name =
+        format("%s of slot %d%s", projection_name(projection), slot, columnwise ? ", transposed" : "");
+    if (o.most_bytes) o.data = plan.add(Segment::device, "FP8 weights", name, DType::uint8, {o.most_bytes});
+    o.scale_inv = plan.add(Segment::device, "FP8 weights", name + ", factors", DType::fp32, {o.most_scale_inv});
+  }
+  size_t amaxes = 0;
+  for (const Projection projection : kEachProjection) {
+    size_t most = 0;
+    for (size_t i = 0; i < places_.size(); ++i)
+      if (places_[i].projection == projection) most = std::max(most, amax_count(matrices_.entries[i]));
+    block_amax_at_[int(projection)] = amaxes, amaxes += most;
+  }
+  if (amaxes)
+    block_amax_ = plan.add(Segment::device, "FP8 scales", "largest weights of a block", DType::fp32, {amaxes});
+  matrices_.plan(plan, "table of products", matrices_.entries.size());
+}
+
+void Fp8Weights::plan_gathers(MemoryPlan& plan) {
+  size_t largest = 0, largest_part = 0, unquantized = 0, widest = 0, slices = 0;
+  for (int layer = 0; layer < layers_; ++layer) {
+    if (!placed(layer).in_bytes) continue;
+    largest = std::max(largest, placed(layer).whole.count);
+    largest_part = std::max(largest_part, placed(layer).own.count);
+    for (const ParameterInfo& t : layout_.tensors_of(layout_.block_unit(layer)))
+      if (t.other >= 0) unquantized = std::max(unquantized, size_t(t.other) + 1), widest = std::max(widest, t.size());
+  }
+  if (largest == 0) return;
+  for (const Place& place : places_) slices += placed(place.layer).in_bytes && place.own.count;
+  widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
+  const TensorShape shape{layers_, unquantized, widest};
+  bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots_, largest});
+  if (placement_.front().needs_slot())
+    own_ = plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8,
+                    {layers_, largest_part});
+  unquantized_sums_ = plan.add(Segment::symmetric, "gathered", "norms and biases on their way", DType::fp32, shape);
+  unquantized_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, shape);
+  slices_.plan(plan, "table of stretches", slices);
+  unquantized_slices_.plan(plan, "table of norms and biases", size_t(layers_) * unquantized);
+}
+
+void Fp8Weights::prepare(const std::function<Tensor(int)>& weights) {
+  if (weight_amax_) clear(compute_, weight_amax_);  // the ranks all-reduce the amaxes of products in bf16, too
+  unquantized_slices_.entries.resize(unquantized_slices_.on_device.count());
+  for (int layer = 0; layer < layers_; ++layer) {
+    slices_.begin_block();
+    for (size_t i = size_t(matrices_.first[size_t(layer)]); i < size_t(matrices_.first[size_t(layer) + 1]); ++i)
+      fill(matrices_.entries[i], places_[i], weights(layer));
+    if (placed(layer).in_bytes) fill_unquantized(layer, weights(layer));
+  }
+  slices_.begin_block();
+  place(matrices_.entries);
+  place(slices_.entries);
+  unquantized_slices_.send(gather_stream_);
+  slices_.send(gather_stream_);
+  // Norms and padding are not quantized, but their bytes are gathered, too.
+  if (bytes_) clear(gather_stream_, bytes_);
+  if (own_) clear(gather_stream_, own_);
+  matrices_.send(compute_);
+}
+
+// Enters the memory of a matrix into the table, and its slice in this rank's part of the block.
+void Fp8Weights::fill(WeightMatrix& m, const Place& at, const Tensor& weights) {
+  const bool in_bytes = placed(at.layer).in_bytes;
+  uint8_t* const gathered = in_bytes ? this->gathered(at.layer).as<uint8_t>() + at.first : nullptr;
+  m.q = gathered;
+  m.x = in_bytes ? nullptr : weights.as<bf16>() + at.first;
+  for (const bool columnwise : {false, true}) {
+    const OperandMemory memory = operands_.at({at.layer % slots_, at.projection, columnwise}).memory();
+    QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
+    t.data = memory.data ? memory.data : gathered, t.scale_inv = memory.scale_inv;
+  }
+  float* amax = block_amax_->as<float>() + block_amax_at_[int(at.projection)];
+  if (weight_amax_) m.amax = weight_amax_->at(at.layer).as<float>() + int(at.projection);
+  else if (m.rowwise.per_tensor_scale() || m.columnwise.per_tensor_scale()) m.amax = amax++;
+  if (m.rowwise.has_row_scales()) m.row_amax = amax, amax += m.rowwise.rows;
+  if (m.columnwise.has_row_scales()) m.column_amax = amax;
+  if (!in_bytes || !at.own.count) return;
+  const size_t begin = at.own.first - placed(at.layer).own.first;
+  slices_.entries.push_back({weights.as<bf16>() + begin, own_bytes(at.layer).as<uint8_t>() + begin, at.own.count,
+                             m.amax, m.tensor, m.number});
+}
+
+// Enters this rank's elements of the weights that are not quantized.
+void Fp8Weights::fill_unquantized(int layer, const Tensor& own) {
+  const Shard& part = placed(layer).own;
+  RowRange* const rows = unquantized_slices_.entries.data() + size_t(layer) * size_t(unquantized_->shape[2]);
+  for (const Slice& slice : layout_.slices(layout_.block_unit(layer), part.first, part.count))
+    if (slice.tensor->other >= 0) rows[slice.tensor->other] = {own.as<bf16>() + slice.at, slice.first, slice.count};
+}
+
+Tensor Fp8Weights::gathered(int layer) const {
+  return bytes_->at(layer % slots_).elements(0, int64_t(placed(layer).whole.count));
+}
+
+// Returns where this rank's part of a block lies before it is gathered.
+Tensor Fp8Weights::own_bytes(int layer) const {
+  const Shard& own = placed(layer).own;
+  return own_ ? own_->at(layer).elements(0, own.count) : gathered(layer).elements(own.first, own.count);
+}
+
+QuantizedWeight Fp8Weights::get(int layer, Projection projection) const {
+  const WeightMatrices block = matrices_.blocks(layer, 1);
+  for (const WeightMatrix* m = block.on_host; m < block.on_host + block.count; ++m)
+    if (m->tensor == fp8_tensor_id(layer, projection, Role::weight)) return {m->rowwise, m->columnwise};
+  return {};
+}
+
+// ---------------------------------------------------------------------------------------------- quantization
+
+WeightScaleRefs Fp8Weights::scale_refs(uint32_t* not_finite) const {
+  const Fp8ScaleRefs refs = scales_.weight_refs();
+  return {refs.scale, refs.amax_step, refs.statistics, not_finite, settings_.power_of_two, refs.may_lack_scale};
+}
+
+bool Fp8Weights::needs_update_on_gather(bool amax_ready) const {
+  return placement_.front().weights_go_stale() && ((amax_ready && any_whole_) || bytes_);
+}
+
+void Fp8Weights::updated(bool amax_ready) {
+  amax_ready_ = amax_ready;
+  changed();
+  const UnitPlacement& p = placement_.front();
+  if (amax_ready && !p.weights_go_stale()) all_reduce_max(weight_amax_);
+  else if (amax_ready && any_whole_) p.group->all_reduce_max(gather_stream_, weight_amax_);
+  if (bytes_ && settings_.precompute_scales) quantize_own(0, layers_);
+}
+
+void Fp8Weights::changed() {
+  quantized_.assign(quantized_.size(), settings_.precompute_scales);
+  unquantized_gathered_ = false;
+}
+
+void Fp8Weights::make_operands(int layer) {
+  const WeightMatrices block = matrices_.blocks(layer, 1);
+  if (block.count == 0) return;
+  const WeightScaleRefs refs = scale_refs(scales_.not_finite());
+  if (placed(layer).in_bytes) return transpose_gathered_weights(compute_, block, refs);
+  if (!amax_ready_ && needs_amax(block, refs)) {
+    const Tensor amax = weight_amax_ ? weight_amax_->at(layer) : *block_amax_;
+    clear(compute_, amax);
+    quantize_amax(compute_, block);
+    if (weight_amax_) all_reduce_max(amax);
+  }
+  quantize(compute_, block, refs);
+}
+
+// amax = the maximum over the ranks of a tensor-parallel group, each of which has a part of each matrix. Compute waits
+// for it.
+void Fp8Weights::all_reduce_max(const Tensor& amax) {
+  Communicator* const ranks = placement_.front().group->tp_gather;
+  if (!ranks) return;
+  computed_.record(compute_);
+  gather_stream_.wait(computed_);
+  ranks->all_reduce_max(gather_stream_, amax);
+  agreed_.record(gather_stream_);
+  compute_.wait(agreed_);
+}
+
+// ---------------------------------------------------------------------------------------------- gathers of bytes
+
+// Quantizes this rank's parts of blocks first .. first+count-1. Unless the scales are known beforehand, the ranks agree
+// on the amaxes of the matrices.
+void Fp8Weights::quantize_own(int first, int count) {
+  const WeightScaleRefs refs = scale_refs(scales_.weights_not_finite());
+  const WeightSlices slices = slices_.blocks(first, count);
+  if (refs.needs_amax()) {
+    const Tensor amax = weight_amax_->rows(first, count);
+    if (!amax_ready_) {
+      clear(gather_stream_, amax);
+      if (slices.count) weight_amax(gather_stream_, slices);
+    }
+    placement_.front().group->all_reduce_max(gather_stream_, amax);
+  }
+  if (slices.count) quantize(gather_stream_, slices, refs);
+  std::fill_n(quantized_.begin() + first, count, true);
+}
+
+void Fp8Weights::gather(int layer) {
+  if (!quantized_[size_t(layer)]) quantize_own(layer, 1);
+  if (!unquantized_gathered_) gather_unquantized();
+  placed(layer).group->gather.all_gather(gather_stream_, gathered(layer), own_bytes(layer));
+}
+
+void Fp8Weights::gather_unquantized() {
+  const std::vector<RowRange>& rows = unquantized_slices_.entries;
+  const DeviceTable<RowRange> table{rows.data(), unquantized_slices_.on_device, int(rows.size())};
+  scatter_rows(gather_stream_, unquantized_sums_->first({table.count, unquantized_sums_->columns()}), table);
+  placement_.front().group->gather.all_reduce_sum(gather_stream_, unquantized_sums_);
+  cast(gather_stream_, unquantized_, unquantized_sums_);
+  unquantized_gathered_ = true;
+}

@@ -1,0 +1,139 @@
+// The weights of products in FP8. Each has two operands: W for forward and Wᵀ for dgrad. They are kept for as many
+// blocks as whole weights are kept, and are made again, all those of a block together, when the weights change.
+//
+// A block that is whole in bf16 is quantized on the compute stream. A block whose projections are all in FP8 may be
+// gathered as bytes instead (torchtitan's FSDP with tensorwise scales), half of what bf16 takes. Each rank quantizes
+// its part of such a block with the scales of the whole matrices. The ranks agree on these by one all-reduce of the
+// amaxes: for a block when it is gathered, or for all blocks of a step right after the update, in one launch. The other
+// weights of these blocks, such as norms, are gathered separately, those of all blocks at once. All this runs on the
+// gather stream. Compute then makes the operands from the gathered bytes.
+//
+// Memory traffic of such a block after an update, for each parameter of this rank's part: quantization reads 2 bytes
+// and writes 1. Finding the amax reads 2 more; AdamW saves this pass by writing the amax itself, and a delayed scale
+// needs none. The transpose of a gathered parameter reads 1 byte and writes 1.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "llmc/config/parameters.h"
+#include "llmc/kernels/quantize_weights.h"
+#include "llmc/memory/fp8_scales.h"
+#include "llmc/memory/fp8_scratch.h"
+#include "llmc/memory/placement.h"
+#include "llmc/memory/plan.h"
+
+struct QuantizedWeight {
+  QuantizedTensor rowwise, columnwise;  // W (OC, IC), Wᵀ (IC, OC)
+};
+
+class Fp8Weights {
+ public:
+  // Blocks use slots 0 .. slots-1 in turn.
+  Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, Fp8Scales& scales, int slots,
+             Stream& compute, Stream& gather_stream);
+  // Call this once the plan has memory: it makes the tables. `weights` returns a block in bf16: this rank's part if the
+  // block is gathered as bytes, else all of it.
+  void prepare(const std::function<Tensor(int layer)>& weights);
+
+  // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of what this rank updates. The caller
+  // clears it first. Absent if the amaxes are not needed.
+  Tensor amax_of_update() const { return settings_.amax_from_update() ? *weight_amax_ : Tensor(); }
+  // Call this after the weights were updated on the compute stream. `amax_ready`: their amaxes are in amax_of_update().
+  // If needs_update_on_gather(), the gather stream must wait for the update first.
+  void updated(bool amax_ready);
+  bool needs_update_on_gather(bool amax_ready) const;
+  // Call this after a CUDA graph has updated the weights and repeated what updated() enqueued last. It enqueues
+  // nothing.
+  void changed();
+
+  // Gathers a block as bytes.
+  void gather(int layer);
+  // Returns the weights that are not quantized of a block that was gathered as bytes, (n, widest) as in UnitTensors.
+  Tensor unquantized(int layer) const { return unquantized_->at(layer); }
+  // Makes the operands of a block in its slot, from its weights or from the gathered bytes. Compute must have waited
+  // for these.
+  void make_operands(int layer);
+  // Returns an empty weight for a product that is not in FP8.
+  QuantizedWeight get(int layer, Projection projection) const;
+
+ private:
+  // Entries of all blocks, in order.
+  template <class Entry>
+  struct Table {
+    std::vector<Entry> entries;
+    std::vector<int> first;  // of each block, and the end
+    PlannedArray<Entry> on_device;
+
+    void begin_block() { first.push_back(int(entries.size())); }
+    void plan(MemoryPlan& plan, const char* name, size_t count) {
+      if (count) on_device = plan.add_array<Entry>(Segment::device, "FP8 weights", name, count);
+    }
+    void send(Stream& stream) const {
+      if (!entries.empty()) copy(stream, on_device.get(), entries.data(), entries.size());
+    }
+    DeviceTable<Entry> blocks(int layer, int count) const {
+      const int begin = first[size_t(layer)];
+      return {entries.data() + begin, on_device + begin, first[size_t(layer + count)] - begin};
+    }
+  };
+  // Where a matrix begins in its block, and which elements of the block this rank's part has of it.
+  struct Place {
+    int layer;
+    Projection projection;
+    size_t first;
+    Shard own;
+  };
+  // An operand of the blocks that use a slot: memory for the largest one. No bytes: those that were gathered are it.
+  struct SlotOperand : PlannedOperand {
+    size_t most_bytes = 0, most_scale_inv = 0;
+  };
+
+  const UnitPlacement& placed(int layer) const { return placement_[size_t(layout_.block_unit(layer))]; }
+  Tensor gathered(int layer) const;
+  Tensor own_bytes(int layer) const;
+  WeightScaleRefs scale_refs(uint32_t* not_finite) const;
+  size_t amax_count(const WeightMatrix& m) const;
+
+  void add_matrix(int layer, Projection projection);
+  void plan_operands(MemoryPlan& plan);
+  void plan_gathers(MemoryPlan& plan);
+  void fill(WeightMatrix& m, const Place& place, const Tensor& weights);
+  void fill_unquantized(int layer, const Tensor& own);
+
+  void all_reduce_max(const Tensor& amax);
+  void quantize_own(int first, int count);
+  void gather_unquantized();
+
+  const Fp8Settings& settings_;
+  const ParameterLayout& layout_;
+  const Placement& placement_;
+  Fp8Scales& scales_;
+  const int layers_, slots_;
+  Stream &compute_, &gather_stream_;
+
+  Table<WeightMatrix> matrices_;  // all that are quantized
+  std::vector<Place> places_;     // one for each of them
+  // By slot, projection, and whether the operand is columnwise.
+  std::map<std::tuple<int, Projection, bool>, SlotOperand> operands_;
+  PlannedTensor weight_amax_;  // (L, kProjectionCount), if a tensor has one scale
+  // The amaxes of the block that is being quantized from which scales follow, and where those of a projection begin: of
+  // the matrix, unless weight_amax_ has it, of its rows, and of its columns.
+  PlannedTensor block_amax_;
+  size_t block_amax_at_[kProjectionCount] = {};
+  Event computed_, agreed_;
+  bool amax_ready_ = false;  // weight_amax_ holds the amaxes of the weights as they are now
+  bool any_whole_ = false;   // a matrix belongs to a block that is not gathered as bytes
+
+  // Of blocks that are gathered as bytes.
+  PlannedTensor bytes_;                 // (slots, largest unit)
+  PlannedTensor own_;                   // stage 3: (L, largest part); else this rank's parts lie in bytes_
+  PlannedTensor unquantized_;           // (L, most of a block, widest)
+  PlannedTensor unquantized_sums_;      // the same in fp32: each rank sets its elements, and the ranks sum them
+  Table<WeightSlice> slices_;           // this rank's parts of matrices
+  Table<RowRange> unquantized_slices_;  // this rank's parts of unquantized_, a row each
+  std::vector<bool> quantized_;         // for each block: its part has been quantized since the last update
+  bool unquantized_gathered_ = false;
+};
