@@ -32,19 +32,19 @@ void write_checkpoint(const std::string& path, const ModelConfig& config, int ra
     RecordingCommunicator gather(rank % shard, Communicator::first_ranks(shard)),
         replicate(rank / shard, Communicator::first_ranks(ranks / shard));
     const ShardGroup group{gather, gather, replicate};
-    CheckpointShare share{rank, ranks, layout, {}, {}};
-    for (const UnitPlacement& p : place_units(layout, 1, group, [](int) { return false; }))
-      share.units.push_back(p.saved);
+    const FlatShards saved(place_units(layout, 1, group, [](int) { return false; }), &UnitPlacement::saved);
+    const PerKind<FlatShards> shards{saved, saved, saved};
     std::vector<float> numbers;
-    share.read = [&](StateKind kind, int unit, size_t first, size_t count) {
-      const std::vector<Slice> pieces = layout.slices(unit, first, count);
-      CHECK(pieces.size() == 1);
-      CHECK(pieces[0].count == count);
-      numbers.resize(count);
-      for (size_t i = 0; i < count; ++i) numbers[i] = number_at(kind, pieces[0].tensor->name, pieces[0].first + i);
+    const auto read = [&](StateKind kind, int unit, const Shard& shard) {
+      const std::vector<Slice> slices = layout.slices(unit, shard.first, shard.count);
+      CHECK(slices.size() == 1);
+      CHECK(slices[0].count == shard.count);
+      numbers.resize(shard.count);
+      for (size_t i = 0; i < shard.count; ++i)
+        numbers[i] = number_at(kind, slices[0].tensor->name, slices[0].first + i);
       return numbers.data();
     };
-    write_checkpoint_share(path, share);
+    write_checkpoint_share(path, {rank, ranks, layout, shards, read});
   }
   publish_checkpoint(path, ranks, state_of(7));
 }
@@ -173,9 +173,9 @@ TEST_CASE("every element is written once, whatever the mesh, and read in any pie
         const ParameterInfo& t = layout.tensors[random() % layout.tensors.size()];
         const size_t first = random() % t.size(), count = random() % (t.size() - first + 1);
         std::vector<float> numbers(count + 1, -1.0f);
-        checkpoint.read(StateKind::second_moments, t.name, first, count, numbers.data());
+        checkpoint.read(StateKind::second_moment, t.name, first, count, numbers.data());
         for (size_t k = 0; k < count; ++k)
-          if (numbers[k] != number_at(StateKind::second_moments, t.name, first + k)) CHECK(k == count);
+          if (numbers[k] != number_at(StateKind::second_moment, t.name, first + k)) CHECK(k == count);
         CHECK(numbers[count] == -1.0f);
       }
     }
@@ -248,7 +248,7 @@ TEST_CASE("a checkpoint made by hand is refused by what it says, whatever it is"
                Json::object().set("format", "train_llama checkpoint 1").set("step", 7).set("files", files).dump());
     return error_of([&] {
       std::vector<float> numbers(16);
-      Checkpoint(path).read(StateKind::weights, "w", 0, 1, numbers.data());
+      Checkpoint(path).read(StateKind::master, "w", 0, 1, numbers.data());
       Checkpoint(path).other("w");
     });
   };
@@ -370,27 +370,24 @@ TEST_CASE("flags that were given before a part of a save began say nothing of it
   CHECK(checkpointer.news().size() == 1);
 }
 
-TEST_CASE("a snapshot is of one step, whatever the steps behind it do to the weights") {
-  World world, beside_world;
-  Saving training(world), beside(beside_world);
+TEST_CASE("a snapshot is of one step, whatever the steps after it do to the weights") {
+  World world, other_world;
+  Saving training(world), other(other_world);
   training.enqueue();
   training->take_snapshot();
   training.enqueue();
   training.finish(), training.finish();
   const Snapshot& snapshot = training->wait_for_snapshot();
-  beside.train(1);
-  const std::vector<Shard> shares = training->shares();
+  other.train(1);
   size_t compared = 0, moved = 0;
   for (const StateKind kind : kStateKinds)
-    for (size_t unit = 0; unit < shares.size(); ++unit) {
-      const auto [first, count] = shares[unit];
-      std::vector<float> then(count), now(count);
-      beside->read_state(kind, int(unit), first, count, then.data());
-      training->read_state(kind, int(unit), first, count, now.data());
-      std::vector<float> buffer;
-      CHECK(memcmp(snapshot.read(kind, int(unit), shares[unit], buffer), then.data(), count * sizeof(float)) == 0);
-      compared += count;
-      for (size_t i = 0; i < count; ++i) moved += now[i] != then[i];
+    for (const auto& [unit, shard, _] : training->saved()[kind].entries()) {
+      std::vector<float> then(shard.count), now(shard.count), buffer;
+      other->read_state(kind, unit, shard, then.data());
+      training->read_state(kind, unit, shard, now.data());
+      CHECK(memcmp(snapshot.read(kind, unit, shard, buffer), then.data(), shard.count * sizeof(float)) == 0);
+      compared += shard.count;
+      for (size_t i = 0; i < shard.count; ++i) moved += now[i] != then[i];
     }
   CHECK(compared == 3 * training->layout().size);
   CHECK(moved > compared / 2);
