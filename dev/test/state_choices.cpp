@@ -1,6 +1,6 @@
 // Trains a small model with what may become of the optimizer's state (optimizer_state.h), and compares.
 //
-//   state_choices some|every      on one rank, or on several that share it out in each stage
+//   state_choices some|every      on one rank, or on several that shard it in each stage
 //
 // An offloaded state, offloaded gradients and both have the bits of those on the device, in each type and stage and in
 // chunks of any length. Each planned byte is touched and no other, none is allocated after the start, and what the plan

@@ -142,7 +142,7 @@ std::map<std::string, std::string> files_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("every element is written once, whatever the mesh, and read in any pieces") {
+TEST_CASE("every element is written once, whatever the mesh, and read in any slices") {
   TemporaryFolder folder;
   int number = 0;
   for (bool tied : {false, true})
@@ -280,7 +280,7 @@ TEST_CASE("a crash at any call leaves a checkpoint from which training goes on w
   for (const int64_t step : {0, 2, 4, 6})
     CHECK(is_tail(losses_from(world, step ? checkpoint_path(whole, step) : ""), losses));
 
-  std::vector<std::string> calls;  // of a save between steps, which one beside them makes too
+  std::vector<std::string> calls;  // of a save between steps; one during steps makes them, too
   for (const bool async : {false, true}) {
     CAPTURE(async);
     const fs::path root = folder / (async ? "async" : "run"), crashed = folder / "crashed";

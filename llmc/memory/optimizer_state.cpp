@@ -23,7 +23,6 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     : settings_(settings),
       master_type_(parameters.type() == DType::fp32 ? DType::fp32 : settings.master),
       compute_(compute),
-      host_(host),
       parameters_(parameters) {
   REQUIRE(!settings.in_chunks() || host, "an offloaded state needs streams on which it is copied");
   REQUIRE(settings.chunk > 0 && settings.chunk % 128 == 0, "chunks of %zu elements: expected a multiple of 128",
@@ -48,8 +47,8 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   sweep_.emplace(compute.device(), compute, settings.in_chunks() ? host : nullptr, chunk);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
-    const bool is_kept =
-        kind == StateKind::master ? parameters.type() == DType::bf16 && settings.master == DType::fp32 : moments;
+    const bool is_kept = kind == StateKind::master ? parameters.type() == DType::bf16 && settings.master == DType::fp32
+                                                   : shards(kind).size() > 0;
     const bool is_offloaded = is_kept && settings.on_host && moments;
     stages = stages || is_offloaded || (type(kind) == DType::bf16 && (is_kept || kind == StateKind::master));
     narrows = narrows || (is_offloaded && type(kind) == DType::bf16);

@@ -32,8 +32,8 @@ struct StateSettings {
   DType master = DType::fp32, moments = DType::fp32;
   bool on_host = false, gradients_on_host = false;
   size_t chunk = size_t(1) << 23;  // offloaded: elements in each of the two slots; a multiple of 128
-  // Says whether a tensor has a moment. The answer must be the same for all tensors of an operand. Every tensor has a
-  // master. AdamW keeps both moments of each tensor.
+  // Says which moments a tensor has. All tensors of an operand must have the same ones. With AdamW every tensor has
+  // both. The master needs no answer: every tensor has one.
   bool (*has_moment)(const ParameterInfo& tensor, StateKind moment) = [](const ParameterInfo&, StateKind) {
     return true;
   };
@@ -48,8 +48,9 @@ class OptimizerState {
                  const StateSettings& settings, const ParameterStore& parameters, bool moments, Stream& compute,
                  HostStreams* host);
 
-  // What this rank updates of each unit, UnitPlacement::state, as far as its tensors have this kind; and what it writes
-  // to a checkpoint of that, UnitPlacement::saved. All shards below must lie in one of shards(kind).
+  // What this rank keeps of a kind: the tensors of UnitPlacement::state that have it. saved() is what this rank writes
+  // to a checkpoint, of each kind: those of UnitPlacement::saved. A shard that is passed to the functions below must
+  // lie in one of shards(kind).
   const FlatShards& shards(StateKind kind) const { return shards_[kind]; }
   const PerKind<FlatShards>& saved() const { return saved_; }
   bool has_master() const { return bool(kept_[StateKind::master]); }  // of its own
@@ -86,7 +87,6 @@ class OptimizerState {
   const StateSettings settings_;
   const DType master_type_;
   Stream& compute_;
-  HostStreams* host_;
   const ParameterStore& parameters_;
   PerKind<FlatShards> shards_, saved_;
   PerKind<PlannedTensor> kept_, slots_;  // slots: two on the device for each kind that is offloaded

@@ -79,11 +79,11 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 // Must be called when the weights are new: updates the products' copy from the master.
 void Trainer::begin_training() {
   if (state_.has_master())
-    for (const auto& [unit, shard, _] : state_.shards(StateKind::master).entries())
+    for (const auto& [unit, shard, _] : state_.shards(StateKind::master).entries()) {
+      const Tensor weights = parameters_.kept(unit, shard);
       state_.get(StateKind::master, unit, shard,
-                 [&, weights = parameters_.kept(unit, shard)](const Tensor& from, size_t first) {
-                   cast(compute_, weights.elements(first, from.size()), from);
-                 });
+                 [&](const Tensor& from, size_t first) { cast(compute_, weights.elements(first, from.size()), from); });
+    }
   parameters_.updated();
   prepare_graph();
   compute_.synchronize();
