@@ -252,9 +252,9 @@ inline void read_checkpoint(const std::string& folder) {
   for (int file = 0; file < checkpoint.files(); ++file) checkpoint.verify(file);
   std::vector<float> numbers(16);
   checkpoint.other("fp8_scales");
-  checkpoint.read(StateKind::weights, "w", 0, 4, numbers.data());
-  checkpoint.read(StateKind::weights, "v", 0, 3, numbers.data());
-  checkpoint.read(StateKind::weights, "v", 6, 3, numbers.data());
+  checkpoint.read(StateKind::master, "w", 0, 4, numbers.data());
+  checkpoint.read(StateKind::master, "v", 0, 3, numbers.data());
+  checkpoint.read(StateKind::master, "v", 6, 3, numbers.data());
   const Options options = parse_options({}, &checkpoint.state().at("options"));
   resolve_settings(options, ModelConfig::preset("tiny"), DeviceInfo(), 2, checkpoint.state().get_int("data_tokens"));
 }

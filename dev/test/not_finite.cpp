@@ -112,12 +112,11 @@ struct State {
 };
 State state_of(Training& training) {
   State state{{}, {}, {}, training->updates()};
-  const std::vector<Shard> shares = training->shares();
   for (const StateKind kind : kStateKinds)
-    for (size_t unit = 0; unit < shares.size(); ++unit) {
-      state.names.push_back(format("%s of unit %zu", name_of(kind), unit));
-      state.numbers.emplace_back(shares[unit].count);
-      training->read_state(kind, int(unit), shares[unit].first, shares[unit].count, state.numbers.back().data());
+    for (const auto& [unit, shard, _] : training->saved()[kind].entries()) {
+      state.names.push_back(format("%s of unit %d", checkpoint_name(kind), unit));
+      state.numbers.emplace_back(shard.count);
+      training->read_state(kind, unit, shard, state.numbers.back().data());
     }
   for (const NamedNumbers& other : training->other_state(false))
     state.names.push_back(other.name), state.numbers.push_back(other.numbers);

@@ -35,7 +35,7 @@ void compare(const Ranks&, const Words& words) {
       x.resize(t.size()), y.resize(t.size());
       a.read(kind, t.name, 0, t.size(), x.data());
       b.read(kind, t.name, 0, t.size(), y.data());
-      REQUIRE(memcmp(x.data(), y.data(), t.size() * sizeof(float)) == 0, "%s of %s differ", name_of(kind),
+      REQUIRE(memcmp(x.data(), y.data(), t.size() * sizeof(float)) == 0, "%s of %s differ", checkpoint_name(kind),
               t.name.c_str());
       numbers += t.size();
     }

@@ -32,19 +32,19 @@ void write_checkpoint(const std::string& path, const ModelConfig& config, int ra
     RecordingCommunicator gather(rank % shard, Communicator::first_ranks(shard)),
         replicate(rank / shard, Communicator::first_ranks(ranks / shard));
     const ShardGroup group{gather, gather, replicate};
-    CheckpointShare share{rank, ranks, layout, {}, {}};
-    for (const UnitPlacement& p : place_units(layout, 1, group, [](int) { return false; }))
-      share.units.push_back(p.saved);
+    const FlatShards saved(place_units(layout, 1, group, [](int) { return false; }), &UnitPlacement::saved);
+    const PerKind<FlatShards> shards{saved, saved, saved};
     std::vector<float> numbers;
-    share.read = [&](StateKind kind, int unit, size_t first, size_t count) {
-      const std::vector<Slice> pieces = layout.slices(unit, first, count);
-      CHECK(pieces.size() == 1);
-      CHECK(pieces[0].count == count);
-      numbers.resize(count);
-      for (size_t i = 0; i < count; ++i) numbers[i] = number_at(kind, pieces[0].tensor->name, pieces[0].first + i);
+    const auto read = [&](StateKind kind, int unit, const Shard& shard) {
+      const std::vector<Slice> slices = layout.slices(unit, shard.first, shard.count);
+      CHECK(slices.size() == 1);
+      CHECK(slices[0].count == shard.count);
+      numbers.resize(shard.count);
+      for (size_t i = 0; i < shard.count; ++i)
+        numbers[i] = number_at(kind, slices[0].tensor->name, slices[0].first + i);
       return numbers.data();
     };
-    write_checkpoint_share(path, share);
+    write_checkpoint_share(path, {rank, ranks, layout, shards, read});
   }
   publish_checkpoint(path, ranks, state_of(7));
 }
@@ -142,7 +142,7 @@ std::map<std::string, std::string> files_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("every element is written once, whatever the mesh, and read in any pieces") {
+TEST_CASE("every element is written once, whatever the mesh, and read in any slices") {
   TemporaryFolder folder;
   int number = 0;
   for (bool tied : {false, true})
@@ -173,9 +173,9 @@ TEST_CASE("every element is written once, whatever the mesh, and read in any pie
         const ParameterInfo& t = layout.tensors[random() % layout.tensors.size()];
         const size_t first = random() % t.size(), count = random() % (t.size() - first + 1);
         std::vector<float> numbers(count + 1, -1.0f);
-        checkpoint.read(StateKind::second_moments, t.name, first, count, numbers.data());
+        checkpoint.read(StateKind::second_moment, t.name, first, count, numbers.data());
         for (size_t k = 0; k < count; ++k)
-          if (numbers[k] != number_at(StateKind::second_moments, t.name, first + k)) CHECK(k == count);
+          if (numbers[k] != number_at(StateKind::second_moment, t.name, first + k)) CHECK(k == count);
         CHECK(numbers[count] == -1.0f);
       }
     }
@@ -248,7 +248,7 @@ TEST_CASE("a checkpoint made by hand is refused by what it says, whatever it is"
                Json::object().set("format", "train_llama checkpoint 1").set("step", 7).set("files", files).dump());
     return error_of([&] {
       std::vector<float> numbers(16);
-      Checkpoint(path).read(StateKind::weights, "w", 0, 1, numbers.data());
+      Checkpoint(path).read(StateKind::master, "w", 0, 1, numbers.data());
       Checkpoint(path).other("w");
     });
   };
@@ -280,7 +280,7 @@ TEST_CASE("a crash at any call leaves a checkpoint from which training goes on w
   for (const int64_t step : {0, 2, 4, 6})
     CHECK(is_tail(losses_from(world, step ? checkpoint_path(whole, step) : ""), losses));
 
-  std::vector<std::string> calls;  // of a save between steps, which one beside them makes too
+  std::vector<std::string> calls;  // of a save between steps; one during steps makes them, too
   for (const bool async : {false, true}) {
     CAPTURE(async);
     const fs::path root = folder / (async ? "async" : "run"), crashed = folder / "crashed";
@@ -370,28 +370,146 @@ TEST_CASE("flags that were given before a part of a save began say nothing of it
   CHECK(checkpointer.news().size() == 1);
 }
 
-TEST_CASE("a snapshot is of one step, whatever the steps behind it do to the weights") {
-  World world, beside_world;
-  Saving training(world), beside(beside_world);
+TEST_CASE("a snapshot is of one step, whatever the steps after it do to the weights") {
+  World world, other_world;
+  Saving training(world), other(other_world);
   training.enqueue();
   training->take_snapshot();
   training.enqueue();
   training.finish(), training.finish();
   const Snapshot& snapshot = training->wait_for_snapshot();
-  beside.train(1);
-  const std::vector<Shard> shares = training->shares();
+  other.train(1);
   size_t compared = 0, moved = 0;
   for (const StateKind kind : kStateKinds)
-    for (size_t unit = 0; unit < shares.size(); ++unit) {
-      const auto [first, count] = shares[unit];
-      std::vector<float> then(count), now(count);
-      beside->read_state(kind, int(unit), first, count, then.data());
-      training->read_state(kind, int(unit), first, count, now.data());
-      std::vector<float> buffer;
-      CHECK(memcmp(snapshot.read(kind, int(unit), shares[unit], buffer), then.data(), count * sizeof(float)) == 0);
-      compared += count;
-      for (size_t i = 0; i < count; ++i) moved += now[i] != then[i];
+    for (const auto& [unit, shard, _] : training->saved()[kind].entries()) {
+      std::vector<float> then(shard.count), now(shard.count), buffer;
+      other->read_state(kind, unit, shard, then.data());
+      training->read_state(kind, unit, shard, now.data());
+      CHECK(memcmp(snapshot.read(kind, unit, shard, buffer), then.data(), shard.count * sizeof(float)) == 0);
+      compared += shard.count;
+      for (size_t i = 0; i < shard.count; ++i) moved += now[i] != then[i];
     }
   CHECK(compared == 3 * training->layout().size);
   CHECK(moved > compared / 2);
+}
+
+// ---------------------------------------------------------------------------------------------- moments of some
+// tensors
+
+namespace {
+
+bool has_second_moment(const ParameterInfo& tensor) {
+  return tensor.row->unit != UnitKind::block || !tensor.is_matrix();
+}
+constexpr auto without_some = [](const ParameterInfo& tensor, StateKind moment) {
+  return moment != StateKind::second_moment || has_second_moment(tensor);
+};
+
+// The bytes that a plan has under a category and a name.
+size_t planned(const Trainer& trainer, const std::string& category, const std::string& name) {
+  size_t bytes = 0;
+  for (const MemoryPlan::Buffer& b : trainer.plan().buffers())
+    if (b.category == category && b.name == name) bytes += b.bytes;
+  return bytes;
+}
+
+// The elements of a shard that belong to tensors without a second moment, or to the padding after them.
+size_t elements_without(const ParameterLayout& layout, int unit, const Shard& shard) {
+  size_t count = 0;
+  for (size_t i = shard.first; i < shard.end(); ++i) {
+    const ParameterInfo* owner = nullptr;
+    for (const ParameterInfo& t : layout.tensors_of(unit))
+      if (t.offset <= i) owner = &t;
+    count += !has_second_moment(*owner);
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("without second moments of matrices, state and snapshot are smaller by exactly their bytes, on any mesh") {
+  struct Case {
+    int ranks, tensor, hybrid, stage;
+  };
+  for (const Case& c : {Case{1, 1, 0, 0}, {2, 1, 0, 0}, {3, 1, 0, 1}, {3, 1, 0, 2}, {4, 1, 2, 3}, {4, 2, 0, 3}}) {
+    size_t less_on_all = 0;
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      Device device(0, CpuBackend{.threads = 1});
+      RecordingCommunicator communicator(rank, Communicator::first_ranks(c.ranks));
+      const Mesh mesh = Mesh::create(c.ranks, rank, c.tensor, 1, c.hybrid);
+      TrainerSettings settings = Saving::settings_for_saving();
+      settings.dtype = DType::bf16, settings.zero_stage = c.stage;
+      const auto with = Trainer::create(device, communicator, tiny(), settings, mesh);
+      settings.state.has_moment = without_some;
+      const auto without = Trainer::create(device, communicator, tiny(), settings, mesh);
+      size_t kept = 0, saved = 0;
+      for (const auto& [unit, shard, _] : with->saved()[StateKind::master].entries()) {
+        saved += elements_without(with->layout(), unit, shard);
+        // A rank updates the whole unit, or one of the parts into which the ranks that shard cut it.
+        const size_t part = with->layout().part_size(unit);
+        const Shard state = c.stage ? Shard{shard.first / part * part, part} : Shard{0, part * mesh.state_shards()};
+        kept += elements_without(with->layout(), unit, state);
+      }
+      for (const char* same : {"master weights", "first moments"})
+        CHECK(planned(*with, "optimizer", same) == planned(*without, "optimizer", same));
+      CHECK(planned(*with, "optimizer", "second moments") - planned(*without, "optimizer", "second moments") ==
+            kept * sizeof(float));
+      for (const char* same : {"weights", "first_moments"})
+        CHECK(planned(*with, "snapshot", same) == planned(*without, "snapshot", same));
+      CHECK(planned(*with, "snapshot", "second_moments") - planned(*without, "snapshot", "second_moments") ==
+            saved * sizeof(float));
+      less_on_all += saved;
+    }
+    CHECK(less_on_all > 0);
+  }
+}
+
+TEST_CASE("without second moments of matrices, the rest of the state is updated, saved and restored as with them") {
+  World worlds[3];
+  struct Partial : Training {
+    explicit Partial(World& world) : Training(world, odd(false), settings_of()) {}
+    static TrainerSettings settings_of() {
+      TrainerSettings settings = Saving::settings_for_saving();
+      settings.state.has_moment = without_some;
+      return settings;
+    }
+  };
+  Saving all(worlds[0]);
+  Partial some(worlds[1]), restored(worlds[2]);
+  all.train(1), some.train(1);
+  const TemporaryFolder folder;
+  Checkpointer checkpointer(folder / "checkpoints", 0, *some.trainer, worlds[1].ranks);
+  CHECK(checkpointer.save(1, state_of(1)));
+  const Checkpoint checkpoint(checkpoint_path(folder / "checkpoints", 1));
+  restored->restore(checkpoint);
+  restored.step = 1;
+
+  some->take_snapshot();
+  const Snapshot& snapshot = some->wait_for_snapshot();
+  all->take_snapshot();
+  const Snapshot& whole = all->wait_for_snapshot();
+  size_t compared = 0;
+  for (const StateKind kind : kStateKinds)
+    for (const auto& [unit, shard, _] : some->saved()[kind].entries()) {
+      std::vector<float> now(shard.count), again(shard.count), buffer;
+      some->read_state(kind, unit, shard, now.data());
+      restored->read_state(kind, unit, shard, again.data());
+      CHECK(memcmp(snapshot.read(kind, unit, shard, buffer), now.data(), shard.count * sizeof(float)) == 0);
+      CHECK(memcmp(again.data(), now.data(), shard.count * sizeof(float)) == 0);
+      for (const Slice& slice : some->layout().slices(unit, shard.first, shard.count)) {
+        if (!has_second_moment(*slice.tensor)) continue;
+        const Shard at{shard.first + slice.at, slice.count};
+        CHECK(memcmp(whole.read(kind, unit, at, buffer), &now[slice.at], slice.count * sizeof(float)) == 0);
+        compared += slice.count;
+      }
+    }
+  CHECK(compared > 0);
+  std::vector<float> number(1);
+  for (const ParameterInfo& t : some->layout().tensors)
+    if (has_second_moment(t)) checkpoint.read(StateKind::second_moment, t.name, 0, 1, number.data());
+    else
+      CHECK(error_of([&] { checkpoint.read(StateKind::second_moment, t.name, 0, 1, number.data()); }).find("has no") !=
+            std::string::npos);
+  some.train(1), restored.train(1);
+  CHECK(some.trained.losses.back() == restored.trained.losses.back());
 }

@@ -1,5 +1,6 @@
 // Covers: promise 4: in every ZeRO stage, on every mesh of up to 12 ranks that shard and replicate, the ranks' parts
-// partition each unit and what they save partitions each part; a buffer of shards finds each of them, and no other
+// partition each unit and what they save partitions each part; a buffer of shards finds each of them, and no other; the
+// shards with some of the tensors are the longest runs of these, wherever a shard begins
 #include "llmc/memory/placement.h"
 
 #include <array>
@@ -110,4 +111,76 @@ TEST_CASE("a buffer of shards finds what lies in one of them") {
   for (const auto& [unit, shard] : {std::pair{0, Shard{7, 2}}, {1, Shard{0, 1}}, {2, Shard{4, 8}}, {2, Shard{15, 1}}})
     CHECK(error_of([&, unit = unit, shard = shard] { shards.at(unit, shard); }).find("not kept here") !=
           std::string::npos);
+}
+
+namespace {
+
+bool is_block_matrix(const ParameterInfo& tensor) {
+  return tensor.row->unit == UnitKind::block && tensor.row->columns != nullptr;
+}
+
+// Returns for each element of a unit whether the tensor in front of it, or over it, satisfies `has`.
+template <class Has>
+std::vector<bool> elements_with(const ParameterLayout& layout, int unit, Has&& has) {
+  std::vector<bool> with(layout.units[size_t(unit)].size);
+  for (const ParameterInfo& t : layout.tensors_of(unit))
+    for (size_t i = t.offset; i < with.size(); ++i) with[i] = has(t);  // up to the end: the next tensor overwrites it
+  return with;
+}
+
+}  // namespace
+
+TEST_CASE("the shards with some of the tensors are the longest runs of their elements and of the padding after them") {
+  int64_t cut_inside = 0, several = 0;
+  for_each_mesh([&](int world, int context, int hybrid) {
+    if (world > 6) return;  // what follows looks at each element
+    for (const int stage : {0, 3})
+      for (int rank = 0; rank < world; ++rank) {
+        const Placed r(Mesh::create(world, rank, 1, context, hybrid), stage, false);
+        const auto is_qkv = [](const ParameterInfo& t) { return std::string(t.row->operand) == "qkv"; };
+        const auto is_other = [](const ParameterInfo& t) { return !is_block_matrix(t); };
+        for (const std::function<bool(const ParameterInfo&)>& has :
+             {std::function<bool(const ParameterInfo&)>(is_block_matrix), {is_other}, {is_qkv}})
+          for (Shard UnitPlacement::*const of : {&UnitPlacement::state, &UnitPlacement::saved}) {
+            const FlatShards shards = shards_with(r.layout, r.placement, of, has);
+            std::vector<Shard> want;
+            for (int unit = 0; unit < int(r.placement.size()); ++unit) {
+              const std::vector<bool> with = elements_with(r.layout, unit, has);
+              const Shard& shard = r.placement[size_t(unit)].*of;
+              const size_t before = want.size();
+              for (size_t i = shard.first; i < shard.end(); ++i)
+                if (with[i] && (i == shard.first || !with[i - 1])) want.push_back({i, 1});
+                else if (with[i]) ++want.back().count;
+              several += want.size() > before + 1;
+            }
+            std::vector<Shard> got;
+            size_t at = 0;
+            for (const FlatShards::Entry& entry : shards.entries()) {
+              got.push_back(entry.shard);
+              CHECK(entry.at == at);
+              at += entry.shard.count;
+              for (const ParameterInfo& t : r.layout.tensors_of(entry.unit))
+                cut_inside += (t.offset < entry.shard.first && entry.shard.first < t.offset + t.size()) +
+                              (t.offset < entry.shard.end() && entry.shard.end() < t.offset + t.size());
+            }
+            CHECK(got == want);
+            CHECK(shards.size() == at);
+          }
+      }
+  });
+  CHECK(cut_inside > 0);
+  CHECK(several > 0);
+}
+
+TEST_CASE("the shards with all of the tensors are the shards, and those with none are none") {
+  for_each_mesh([&](int world, int context, int hybrid) {
+    const Placed r(Mesh::create(world, world - 1, 1, context, hybrid), 1, false);
+    const auto all = [](const ParameterInfo&) { return true; };
+    std::vector<Shard> got, want;
+    for (const UnitPlacement& p : r.placement) want.push_back(p.state);
+    const FlatShards shards = shards_with(r.layout, r.placement, &UnitPlacement::state, all);
+    for (const FlatShards::Entry& entry : shards.entries()) got.push_back(entry.shard);
+    CHECK(got == want);
+    CHECK(shards_with(r.layout, r.placement, &UnitPlacement::saved, std::not_fn(all)).entries().empty());
+  });
 }

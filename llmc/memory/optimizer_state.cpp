@@ -6,64 +6,69 @@
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
-const char* name_of(StateKind kind) {
+const char* checkpoint_name(StateKind kind) {
   const char* const names[] = {"weights", "first_moments", "second_moments"};
   return names[int(kind)];
 }
 
 namespace {
 
-constexpr const char* kNames[] = {"master weights", "first moments", "second moments"};
+constexpr PerKind<const char*> kPlanNames = {"master weights", "first moments", "second moments"};
 
 }  // namespace
 
 OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement,
                                const StateSettings& settings, const ParameterStore& parameters, bool moments,
-                               Device& device, Stream& compute, HostStreams* host)
-    : placement_(placement),
-      shards_(placement, &UnitPlacement::state),
-      settings_(settings),
+                               Stream& compute, HostStreams* host)
+    : settings_(settings),
       master_type_(parameters.type() == DType::fp32 ? DType::fp32 : settings.master),
       compute_(compute),
-      host_(host),
       parameters_(parameters) {
   REQUIRE(!settings.in_chunks() || host, "an offloaded state needs streams on which it is copied");
   REQUIRE(settings.chunk > 0 && settings.chunk % 128 == 0, "chunks of %zu elements: expected a multiple of 128",
           settings.chunk);
-  size_t largest_unit = 0, largest_piece = 0;
+  for (const StateKind kind : kStateKinds) {
+    const auto has = [&](const ParameterInfo& tensor) {
+      return kind == StateKind::master || (moments && settings.has_moment(tensor, kind));
+    };
+    shards_[kind] = shards_with(layout, placement, &UnitPlacement::state, has);
+    saved_[kind] = shards_with(layout, placement, &UnitPlacement::saved, has);
+  }
+  size_t largest_unit = 0, largest_slice = 0;
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const Shard& shard = placement[size_t(unit)].state;
     largest_unit = std::max(largest_unit, shard.count);
-    for (const Slice& piece : layout.slices(unit, shard.first, shard.count))
-      largest_piece = std::max(largest_piece, piece.count);
+    for (const Slice& slice : layout.slices(unit, shard.first, shard.count))
+      largest_slice = std::max(largest_slice, slice.count);
   }
   // A sweep covers all of the state, or one unit: see Optimizer.
-  const size_t chunk = std::min(settings.chunk, updates_contiguous(placement) ? shards_.size() : largest_unit);
-  sweep_.emplace(device, compute, settings.in_chunks() ? host : nullptr, chunk);
+  const size_t chunk =
+      std::min(settings.chunk, updates_contiguous(placement) ? shards(StateKind::master).size() : largest_unit);
+  sweep_.emplace(compute.device(), compute, settings.in_chunks() ? host : nullptr, chunk);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
-    const bool is_kept =
-        kind == StateKind::weights ? parameters.type() == DType::bf16 && settings.master == DType::fp32 : moments;
+    const bool is_kept = kind == StateKind::master ? parameters.type() == DType::bf16 && settings.master == DType::fp32
+                                                   : shards(kind).size() > 0;
     const bool is_offloaded = is_kept && settings.on_host && moments;
-    stages = stages || is_offloaded || (type(kind) == DType::bf16 && (is_kept || kind == StateKind::weights));
+    stages = stages || is_offloaded || (type(kind) == DType::bf16 && (is_kept || kind == StateKind::master));
     narrows = narrows || (is_offloaded && type(kind) == DType::bf16);
     if (!is_kept) continue;
-    kept_[int(kind)] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kNames[int(kind)],
-                                type(kind), {shards_.size()});
+    kept_[kind] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kPlanNames[kind], type(kind),
+                           {shards(kind).size()});
     if (is_offloaded)
-      slots_[int(kind)] = plan.add(Segment::device, "update slots", kNames[int(kind)], type(kind), {2, chunk});
+      slots_[kind] = plan.add(Segment::device, "update slots", kPlanNames[kind], type(kind), {2, chunk});
   }
   if (settings.gradients_on_host && moments)
     gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, chunk});
   if (!stages) return;
-  const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_piece) / 128 * 128));
+  const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_slice) / 128 * 128));
   staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
   if (narrows) narrow_ = plan.add(Segment::device, "scratch", "optimizer state as bf16", DType::bf16, {staged});
 }
 
 Tensor OptimizerState::view(StateKind kind, int unit, const Shard& shard) const {
-  if (kind == StateKind::weights && !has_master()) return parameters_.kept(unit, shard);
-  return shards_.view(kept(kind), unit, shard);
+  if (kind == StateKind::master && !has_master()) return parameters_.kept(unit, shard);
+  return shards(kind).view(kept_[kind], unit, shard);
 }
 
 void OptimizerState::widen(const Tensor& to, const Tensor& from, bool from_host) {
@@ -87,17 +92,17 @@ void OptimizerState::set(StateKind kind, int unit, const Shard& shard, const Fil
     n = std::min(staged_->size(), target.size() - done);
     const Tensor staged = staged_->elements(0, n);
     fill(staged, size_t(done));
-    narrow(target.elements(done, n), staged, on_host(kind));
+    narrow(target.elements(done, n), staged, bool(slots_[kind]));
   }
 }
 
-void OptimizerState::get(StateKind kind, int unit, const Use& use) {
-  const Tensor source = view(kind, unit);
+void OptimizerState::get(StateKind kind, int unit, const Shard& shard, const Use& use) {
+  const Tensor source = view(kind, unit, shard);
   if (is_plain(kind)) return use(source, 0);
   for (int64_t done = 0, n; done < source.size(); done += n) {
     n = std::min(staged_->size(), source.size() - done);
     const Tensor staged = staged_->elements(0, n);
-    widen(staged, source.elements(done, n), on_host(kind));
+    widen(staged, source.elements(done, n), bool(slots_[kind]));
     use(staged, size_t(done));
   }
 }
@@ -110,7 +115,7 @@ void OptimizerState::read(StateKind kind, int unit, const Shard& shard, float* t
   for (size_t i = 0; i < narrow.size(); ++i) to[i] = to_float(narrow[i]);
 }
 
-SweepOperand OptimizerState::operand(StateKind kind, int first_unit, size_t count) const {
-  const size_t at = shards_.at(first_unit, placement_[size_t(first_unit)].state);
-  return {kept(kind) ? kept(kind).elements(at, count) : Tensor(), slots_[int(kind)]};
+SweepOperand OptimizerState::operand(StateKind kind, int unit, size_t first, size_t count) const {
+  if (!kept_[kind]) return {};
+  return {kept_[kind]->elements(shards(kind).at(unit, {first, 0}), count), slots_[kind]};
 }

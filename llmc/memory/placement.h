@@ -10,7 +10,9 @@
 // A shard is an interval of a unit, a slice one of a tensor, and a chunk one of rows, tokens or a stream of copies.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "llmc/comm/communicator.h"
@@ -91,6 +93,11 @@ inline bool updates_contiguous(const Placement& placement) {
 // The arithmetic of a flat buffer that holds shards of units, one after the other.
 class FlatShards {
  public:
+  struct Entry {
+    int unit;
+    Shard shard;
+    size_t at;  // in the buffer
+  };
   FlatShards() = default;
   // One shard of each unit: a member of UnitPlacement.
   FlatShards(const Placement& placement, Shard UnitPlacement::*shard) {
@@ -102,11 +109,13 @@ class FlatShards {
     entries_.push_back({unit, shard, size_});
     size_ += shard.count;
   }
+  const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return size_; }
   // Returns where elements `shard` of the unit begin in the buffer. Throws unless one entry contains them.
   size_t at(int unit, const Shard& shard) const {
-    for (size_t i = first_entry_.at(size_t(unit)); i < entries_.size() && entries_[i].unit == unit; ++i)
-      if (entries_[i].kept.contains(shard)) return entries_[i].at + (shard.first - entries_[i].kept.first);
+    size_t i = size_t(unit) < first_entry_.size() ? first_entry_[size_t(unit)] : entries_.size();
+    for (; i < entries_.size() && entries_[i].unit == unit; ++i)
+      if (entries_[i].shard.contains(shard)) return entries_[i].at + (shard.first - entries_[i].shard.first);
     fail("elements %zu to %zu of unit %d are not kept here", shard.first, shard.end(), unit);
   }
   Tensor view(const Tensor& buffer, int unit, const Shard& shard) const {
@@ -114,12 +123,27 @@ class FlatShards {
   }
 
  private:
-  struct Entry {
-    int unit;
-    Shard kept;
-    size_t at;  // in the buffer
-  };
   std::vector<Entry> entries_;
   std::vector<size_t> first_entry_;  // of each unit
   size_t size_ = 0;
 };
+
+// Returns the parts of one shard of each unit (a member of UnitPlacement) whose tensors satisfy `has`. The padding
+// after a tensor belongs to it. If all tensors satisfy `has`, these are the shards themselves.
+inline FlatShards shards_with(const ParameterLayout& layout, const Placement& placement, Shard UnitPlacement::*of,
+                              const std::function<bool(const ParameterInfo& tensor)>& has) {
+  FlatShards shards;
+  for (int unit = 0; unit < int(placement.size()); ++unit) {
+    const Shard& shard = placement[size_t(unit)].*of;
+    const std::span<const ParameterInfo> tensors = layout.tensors_of(unit);
+    for (size_t i = 0, next; i < tensors.size(); i = next) {
+      next = i + 1;
+      while (next < tensors.size() && has(tensors[next]) == has(tensors[i])) ++next;
+      const size_t first = std::max(shard.first, tensors[i].offset);
+      const size_t end =
+          std::min(shard.end(), next < tensors.size() ? tensors[next].offset : layout.units[size_t(unit)].size);
+      if (has(tensors[i]) && first < end) shards.add(unit, {first, end - first});
+    }
+  }
+  return shards;
+}

@@ -1,19 +1,18 @@
 // A copy in host memory of the state of a training after one step: this rank's share of the weights and moments of each
-// unit. The next steps may change the original meanwhile. The copy is made on a stream of its own beside the next
-// forward and backward; only the next update waits for it.
+// unit. The next steps may change the original meanwhile. The copy is made on a stream of its own, at the same time as
+// the next forward and backward; only the next update waits for it.
 #pragma once
 
 #include <vector>
 
 #include "llmc/comm/communicator.h"
 #include "llmc/memory/optimizer_state.h"
-#include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
 
 class Snapshot {
  public:
-  // UnitPlacement::saved of each unit of a state, and `others` other numbers.
-  Snapshot(MemoryPlan& plan, const Placement& placement, const OptimizerState& state, size_t others, Device& device);
+  // Has room for OptimizerState::saved() and for `others` other numbers.
+  Snapshot(MemoryPlan& plan, const OptimizerState& state, size_t others, Device& device);
 
   // Starts the copy after all that compute has enqueued. The former snapshot must no longer be in use: this overwrites
   // it.
@@ -28,12 +27,11 @@ class Snapshot {
   const float* others() const { return others_->as<float>(); }
 
  private:
-  const Placement& placement_;
   const OptimizerState& state_;
-  const FlatShards shards_;
   Device& device_;
   Stream stream_;
   Event computed_, copied_;
   bool on_its_way_ = false;
-  PlannedTensor data_[3], others_;  // `others_` is absent if there are none
+  PerKind<PlannedTensor> data_;
+  PlannedTensor others_;  // absent if there are none
 };

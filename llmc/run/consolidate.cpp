@@ -52,7 +52,7 @@ void consolidate(const std::vector<std::string>& arguments, const ResumePoint& r
   WeightsWriter writer(options.consolidate, layout, config);
   for (int unit = 0; unit < int(layout.units.size()); ++unit)
     writer.write_unit(unit, [&](const ParameterInfo& t, size_t first, size_t count, float* out) {
-      checkpoint.read(StateKind::weights, t.name, first, count, out);
+      checkpoint.read(StateKind::master, t.name, first, count, out);
     });
   writer.finish();
   tokenizer_files.write(options.consolidate);

@@ -23,17 +23,15 @@ std::pair<int64_t, int> smallest(Communicator& communicator, Stream& stream, int
 // Returns the index in the layout of the first tensor whose part on this rank has an infinity or NaN; kNone: there is
 // none.
 int64_t bad_weight(Trainer& trainer) {
-  const std::vector<Shard> shares = trainer.shares();
   const ParameterLayout& layout = trainer.layout();
   std::vector<float> numbers;
-  for (size_t unit = 0; unit < shares.size(); ++unit)
-    for (const Slice& piece : layout.slices(int(unit), shares[unit].first, shares[unit].count))
-      for (size_t done = 0; done < piece.count; done += numbers.size()) {
-        numbers.resize(std::min(kCheckpointPiece, piece.count - done));
-        trainer.read_state(StateKind::weights, int(unit), shares[unit].first + piece.at + done, numbers.size(),
-                           numbers.data());
+  for (const auto& [unit, shard, _] : trainer.saved()[StateKind::master].entries())
+    for (const Slice& slice : layout.slices(unit, shard.first, shard.count))
+      for (size_t done = 0; done < slice.count; done += numbers.size()) {
+        numbers.resize(std::min(kCheckpointChunk, slice.count - done));
+        trainer.read_state(StateKind::master, unit, {shard.first + slice.at + done, numbers.size()}, numbers.data());
         if (!std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); }))
-          return piece.tensor - layout.tensors.data();
+          return slice.tensor - layout.tensors.data();
       }
   return kNone;
 }

@@ -19,9 +19,9 @@ constexpr const char* kPartial = ".partial";
 
 std::string share_name(int rank, int ranks) { return format("rank-%05d-of-%05d", rank, ranks); }
 
-// A stretch of a rank's share, which becomes one tensor of its file: elements that are contiguous in the whole tensor,
-// or rows of it that begin `stride` apart.
-struct Stretch {
+// A slice that a rank saves. It becomes one tensor of the rank's file: elements that are contiguous in the whole
+// tensor, or rows of it that begin `stride` apart.
+struct SavedSlice {
   StateKind kind;
   const ParameterInfo* tensor;
   int unit;
@@ -30,31 +30,29 @@ struct Stretch {
 
   size_t count() const { return size_t(rows * columns); }
   TensorSpec spec() const {
-    std::string name = format("%s/%s@%llu", name_of(kind), tensor->name.c_str(), (unsigned long long)first);
+    std::string name = format("%s/%s@%llu", checkpoint_name(kind), tensor->name.c_str(), (unsigned long long)first);
     if (rows == 1) return {name, StoredType::F32, {columns}};
     return {name + format("+%llu", (unsigned long long)stride), StoredType::F32, {rows, columns}};
   }
 };
 
-// Returns the stretches that this rank saves. If several ranks of the tensor-parallel group have copies of a tensor,
-// the rank with copy 0 saves it.
-std::vector<Stretch> stretches_of(const CheckpointShare& share) {
-  std::vector<Stretch> stretches;
+// If several ranks of the tensor-parallel group have copies of a tensor, the rank with copy 0 saves it.
+std::vector<SavedSlice> slices_of(const CheckpointShare& share) {
+  std::vector<SavedSlice> slices;
   for (const StateKind kind : kStateKinds)
-    for (int unit = 0; unit < int(share.units.size()); ++unit) {
-      const Shard& own = share.units[size_t(unit)];
-      for (const Slice& piece : share.layout.slices(unit, own.first, own.count)) {
-        if (piece.tensor->copy > 0) continue;
-        const uint64_t stride = piece.window().stride;
-        piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
-          if (Stretch* last = stretches.empty() || i == 0 ? nullptr : &stretches.back();
-              last && last->columns == count && last->first + last->rows * stride == first)
+    for (const auto& [unit, shard, _] : share.shards[kind].entries())
+      for (const Slice& slice : share.layout.slices(unit, shard.first, shard.count)) {
+        if (slice.tensor->copy > 0) continue;
+        const ShardWindow window = slice.window();
+        const size_t at = shard.first + slice.at;
+        window.for_runs(slice.count, [&, unit = unit](size_t i, uint64_t first, size_t count) {
+          if (SavedSlice* last = slices.empty() || i == 0 ? nullptr : &slices.back();
+              last && last->columns == count && last->first + last->rows * window.stride == first)
             ++last->rows;
-          else stretches.push_back({kind, piece.tensor, unit, own.first + piece.at + i, first, 1, count, stride});
+          else slices.push_back({kind, slice.tensor, unit, at + i, first, 1, count, window.stride});
         });
       }
-    }
-  return stretches;
+  return slices;
 }
 
 Json manifest_entry(uint64_t bytes, const std::string& checksum) {
@@ -124,17 +122,17 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
     if (disk.make_folder(folder) != 0 && (errno != EEXIST || !is_own_folder(folder)))
       require_done(-1, "make the folder", folder);
 
-  const std::vector<Stretch> stretches = stretches_of(share);
+  const std::vector<SavedSlice> slices = slices_of(share);
   std::vector<TensorSpec> specs;
-  for (const Stretch& s : stretches) specs.push_back(s.spec());
+  for (const SavedSlice& s : slices) specs.push_back(s.spec());
   const auto other_name = [](const NamedNumbers& other) { return format("other/%s@0", other.name.c_str()); };
   for (const NamedNumbers& other : share.others)
     specs.push_back({other_name(other), StoredType::F32, {other.numbers.size()}});
   SafetensorsWriter writer(name + ".safetensors", std::move(specs), disk);
-  for (const Stretch& s : stretches)
+  for (const SavedSlice& s : slices)
     for (size_t done = 0, n; done < s.count(); done += n) {
-      n = std::min(kCheckpointPiece, s.count() - done);
-      writer.write(s.spec().name, share.read(s.kind, s.unit, s.at + done, n), n * sizeof(float));
+      n = std::min(kCheckpointChunk, s.count() - done);
+      writer.write(s.spec().name, share.read(s.kind, s.unit, {s.at + done, n}), n * sizeof(float));
     }
   for (const NamedNumbers& other : share.others)
     writer.write(other_name(other), other.numbers.data(), other.numbers.size() * sizeof(float));
@@ -237,8 +235,9 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path) {
   state_ = known_state(Json::read(path + "/state.json"));
   REQUIRE(state_.get_int("step") == step_, "%s: the state is that of step %lld, the manifest of %lld", path.c_str(),
           (long long)state_.get_int("step"), (long long)step_);
-  for (auto& [name, parts] : parts_)
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
+  for (auto& [name, slices] : slices_)
+    std::sort(slices.begin(), slices.end(),
+              [](const StoredSlice& a, const StoredSlice& b) { return a.first < b.first; });
 }
 
 void Checkpoint::open(const std::string& name, const Json& entry) {
@@ -258,11 +257,11 @@ void Checkpoint::open(const std::string& name, const Json& entry) {
   opened_.push_back(std::make_unique<Safetensors>(file));
   for (const StoredTensor& t : opened_.back()->tensors()) {
     const size_t at = std::min(t.name.rfind('@'), t.name.size());
-    parts_[t.name.substr(0, at)].push_back(part_of(t, t.name.substr(at)));
+    slices_[t.name.substr(0, at)].push_back(slice_of(t, t.name.substr(at)));
   }
 }
 
-Checkpoint::Part Checkpoint::part_of(const StoredTensor& t, const std::string& place) {
+Checkpoint::StoredSlice Checkpoint::slice_of(const StoredTensor& t, const std::string& place) {
   unsigned long long first = 0, stride = 0;
   int end = 0, end_of_stride = 0;
   sscanf(place.c_str(), "@%llu%n+%llu%n", &first, &end, &stride, &end_of_stride);
@@ -295,37 +294,37 @@ void Checkpoint::verify(int file) const {
 }
 
 void Checkpoint::close() {
-  parts_.clear();
+  slices_.clear();
   opened_.clear();
 }
 
 void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const {
-  const std::string name = format("%s/%s", name_of(kind), tensor.c_str());
-  const auto found = parts_.find(name);
-  REQUIRE(found != parts_.end(), "checkpoint %s has no %s", path_.c_str(), name.c_str());
-  const std::vector<Part>& parts = found->second;
-  size_t hint = 0;  // the part that had the previous element
+  const std::string name = format("%s/%s", checkpoint_name(kind), tensor.c_str());
+  const auto found = slices_.find(name);
+  REQUIRE(found != slices_.end(), "checkpoint %s has no %s", path_.c_str(), name.c_str());
+  const std::vector<StoredSlice>& slices = found->second;
+  size_t hint = 0;  // the slice that had the previous element
   for (size_t next = first, n; next < first + count; next += n) {
     n = 0;
-    for (size_t tried = 0; n == 0 && tried < parts.size(); ++tried) {
-      const Part& part = parts[(hint + tried) % parts.size()];
-      if (next < part.first) continue;
-      const size_t row = part.rows == 1 ? 0 : (next - part.first) / part.stride,
-                   column = next - part.first - row * part.stride;
-      if (row >= part.rows || column >= part.columns) continue;
-      n = std::min(first + count - next, part.columns - column);
-      memcpy(out + (next - first), part.data + (row * part.columns + column) * sizeof(float), n * sizeof(float));
-      hint = (hint + tried) % parts.size();
+    for (size_t tried = 0; n == 0 && tried < slices.size(); ++tried) {
+      const StoredSlice& slice = slices[(hint + tried) % slices.size()];
+      if (next < slice.first) continue;
+      const size_t row = slice.rows == 1 ? 0 : (next - slice.first) / slice.stride,
+                   column = next - slice.first - row * slice.stride;
+      if (row >= slice.rows || column >= slice.columns) continue;
+      n = std::min(first + count - next, slice.columns - column);
+      memcpy(out + (next - first), slice.data + (row * slice.columns + column) * sizeof(float), n * sizeof(float));
+      hint = (hint + tried) % slices.size();
     }
     REQUIRE(n > 0, "checkpoint %s lacks element %zu of %s", path_.c_str(), next, name.c_str());
   }
 }
 
 std::vector<float> Checkpoint::other(const std::string& name) const {
-  const auto found = parts_.find("other/" + name);
-  if (found == parts_.end()) return {};
-  const Part& part = found->second.front();
-  std::vector<float> numbers(part.columns);
-  memcpy(numbers.data(), part.data, part.columns * sizeof(float));
+  const auto found = slices_.find("other/" + name);
+  if (found == slices_.end()) return {};
+  const StoredSlice& slice = found->second.front();
+  std::vector<float> numbers(slice.columns);
+  memcpy(numbers.data(), slice.data, slice.columns * sizeof(float));
   return numbers;
 }

@@ -1,7 +1,7 @@
 // Checkpoints. Each is a folder with everything that is needed to continue a training, on any mesh of any size.
 //
 //   step-00000120/
-//     rank-00000-of-00002.safetensors   one rank's share of weights and moments, in pieces: "weights/NAME@FIRST" holds
+//     rank-00000-of-00002.safetensors   one rank's share of weights and moments, in slices: "weights/NAME@FIRST" holds
 //     rank-00001-of-00002.safetensors   the fp32 elements FIRST, FIRST+1, … of the tensor NAME (Hugging Face's name);
 //                                       "weights/NAME@FIRST+STRIDE" holds columns of a matrix, as rows that begin
 //                                       STRIDE apart; the first rank's file also has "other/NAME@0", which all ranks
@@ -41,13 +41,12 @@ using SmallFiles = std::vector<std::pair<std::string, std::string>>;
 struct CheckpointShare {
   int rank, ranks;
   const ParameterLayout& layout;
-  std::vector<Shard> units;
-  // Returns `count` numbers of a unit from element `first` on; `count` is at most kCheckpointPiece. The result is valid
-  // until the next call.
-  std::function<const float*(StateKind kind, int unit, size_t first, size_t count)> read;
+  const PerKind<FlatShards>& shards;
+  // Returns the numbers of a shard of at most kCheckpointChunk elements. The result is valid until the next call.
+  std::function<const float*(StateKind kind, int unit, const Shard& shard)> read;
   std::vector<NamedNumbers> others = {};  // only on the first rank
 };
-inline constexpr size_t kCheckpointPiece = size_t(4) << 20;
+inline constexpr size_t kCheckpointChunk = size_t(4) << 20;
 
 // "ROOT/step-00000120"
 std::string checkpoint_path(const std::string& root, int64_t step);
@@ -94,17 +93,18 @@ class Checkpoint {
   struct File {
     std::string path, checksum;
   };
-  struct Part {
-    size_t first, columns, rows, stride;  // elements first + row * stride + column of the tensor
+  // What a file has of a tensor: elements first + row * stride + column.
+  struct StoredSlice {
+    size_t first, columns, rows, stride;
     const std::byte* data;
   };
   void open(const std::string& name, const Json& entry);
-  static Part part_of(const StoredTensor& tensor, const std::string& place);  // "@FIRST" or "@FIRST+STRIDE"
+  static StoredSlice slice_of(const StoredTensor& tensor, const std::string& place);  // "@FIRST" or "@FIRST+STRIDE"
 
   std::string path_;
   Json state_;
   int64_t step_ = 0;
   std::vector<File> files_;
   std::vector<std::unique_ptr<Safetensors>> opened_;
-  std::unordered_map<std::string, std::vector<Part>> parts_;  // by "weights/NAME", in the order of `first`
+  std::unordered_map<std::string, std::vector<StoredSlice>> slices_;  // by "weights/NAME", in the order of `first`
 };

@@ -35,11 +35,8 @@ void Checkpointer::write(const Json& state) {
   enter(Phase::writing);
   in_thread([this, &snapshot, others = trainer_.other_state(true)] {
     std::vector<float> buffer;
-    write_share(
-        [&](StateKind kind, int unit, size_t first, size_t count) {
-          return snapshot.read(kind, unit, {first, count}, buffer);
-        },
-        others);
+    write_share([&](StateKind kind, int unit, const Shard& shard) { return snapshot.read(kind, unit, shard, buffer); },
+                others);
   });
 }
 
@@ -50,11 +47,7 @@ bool Checkpointer::save(int64_t step, const Json& state, bool removes_old) {
   state_ = state;
   enter(Phase::writing);
   in_thread([this, others = trainer_.other_state(false)] {
-    write_share(
-        [&](StateKind kind, int unit, size_t first, size_t count) {
-          return ask({kind, unit, first, count});
-        },
-        others);
+    write_share([&](StateKind kind, int unit, const Shard& shard) { return ask({kind, unit, shard}); }, others);
   });
   finish();
   return !failed_;
@@ -78,14 +71,14 @@ void Checkpointer::answer() {
     request.swap(request_);
   }
   if (!request) return;
-  numbers_.resize(request->count);
-  trainer_.read_state(request->kind, request->unit, request->first, request->count, numbers_.data());
+  numbers_.resize(request->shard.count);
+  trainer_.read_state(request->kind, request->unit, request->shard, numbers_.data());
   request->answered.set_value();
 }
 
 void Checkpointer::write_share(const Read& read, const std::vector<NamedNumbers>& others) {
   write_checkpoint_share(checkpoint_path(root_, step_),
-                         {ranks_.rank, ranks_.size, trainer_.layout(), trainer_.shares(), read,
+                         {ranks_.rank, ranks_.size, trainer_.layout(), trainer_.saved(), read,
                           ranks_.rank == 0 ? others : std::vector<NamedNumbers>()},
                          disk_);
 }

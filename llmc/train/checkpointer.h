@@ -75,12 +75,12 @@ class Checkpointer {
  private:
   enum class Phase { idle, taken, writing, publishing };
   enum class Outcome { none, done, failed };
-  using Read = std::function<const float*(StateKind kind, int unit, size_t first, size_t count)>;
+  using Read = std::function<const float*(StateKind kind, int unit, const Shard& shard)>;
   // A request of the writing thread for numbers on the device. The host's thread reads them: it alone uses the device.
   struct Request {
     StateKind kind;
     int unit;
-    size_t first, count;
+    Shard shard;
     std::promise<void> answered = {};
   };
 

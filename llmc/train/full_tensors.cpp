@@ -27,14 +27,14 @@ std::vector<std::vector<float>> FullTensors::of(int unit, const float* own) cons
       ranks_.wait_for(compute_);
       copy(compute_, numbers.data(), sent, numbers.size());
       compute_.synchronize();
-      for (const Slice& piece : theirs.slices(unit, first, numbers.size())) {
-        float* to = whole[size_t(piece.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();
-        const int copy = piece.tensor->copy;
-        piece.window().for_runs(piece.count, [&](size_t i, uint64_t at, size_t count) {
-          REQUIRE(copy == 0 || memcmp(to + at, &numbers[piece.at + i], count * sizeof(float)) == 0,
-                  "%s: copy %d of it, on tensor-parallel rank %d, differs from the first", piece.tensor->name.c_str(),
+      for (const Slice& slice : theirs.slices(unit, first, numbers.size())) {
+        float* to = whole[size_t(slice.tensor - &theirs.tensors[size_t(u.first_tensor)])].data();
+        const int copy = slice.tensor->copy;
+        slice.window().for_runs(slice.count, [&](size_t i, uint64_t at, size_t count) {
+          REQUIRE(copy == 0 || memcmp(to + at, &numbers[slice.at + i], count * sizeof(float)) == 0,
+                  "%s: copy %d of it, on tensor-parallel rank %d, differs from the first", slice.tensor->name.c_str(),
                   copy, rank);
-          memcpy(to + at, &numbers[piece.at + i], count * sizeof(float));
+          memcpy(to + at, &numbers[slice.at + i], count * sizeof(float));
         });
       }
     }

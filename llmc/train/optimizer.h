@@ -1,5 +1,5 @@
-// AdamW over the part of the state that this rank updates: the gradient norm, the clip factor and the update. A step
-// that is not finite makes no update, nor does any later one (global_norm.h).
+// The gradient norm, the clip factor, and the update of what this rank updates of each unit: AdamW updates the tensors
+// that have a second moment. A step that is not finite makes no update, nor does any later one (global_norm.h).
 #pragma once
 
 #include <vector>
@@ -11,21 +11,20 @@
 #include "llmc/memory/optimizer_state.h"
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/plan.h"
+#include "llmc/train/trainer_settings.h"
 
 class Optimizer {
  public:
-  // The weight decay applies to matrices; norms have none. `seed` is for stochastic rounding. `fp8` says for which
-  // weights an update records the amax.
+  // `fp8` says for which weights an update records the amax.
   Optimizer(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, OptimizerState& state,
-            AdamWConstants constants, float weight_decay, uint64_t seed, const Fp8Settings& fp8, Device& device,
-            Stream& compute, Stream& reduce_stream);
+            const OptimizerSettings& settings, const Fp8Settings& fp8, Stream& compute, Stream& reduce_stream);
 
   // Clears the moments and uploads the table of ranges. The next update is number `updates` + 1. Must be called before
   // the first step.
   void reset(int64_t updates = 0);
-  // Writes the partial sums of squares of this rank's part of a unit's gradients. Must be called once per unit before
-  // begin_step(), when the unit's gradients are summed.
-  void square_gradients(Stream& stream, int unit, const Tensor& part);
+  // Writes the partial sums of squares of a unit's gradients in UnitPlacement::own. Must be called once per unit before
+  // begin_step(), when they are summed over the ranks.
+  void square_gradients(Stream& stream, int unit, const Tensor& own);
   // Writes norm, clip factor and whether the step is held to `state`. Its loss and its gradients must already be summed
   // over the ranks.
   void begin_step(const ParameterStore& parameters, StepState* state);
@@ -33,14 +32,17 @@ class Optimizer {
   void step(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
 
  private:
-  // Consecutive units whose gradients, weights and moments are contiguous: one launch updates them.
-  struct Span {
-    int first_unit, units;
-    size_t count;  // elements of the state
+  // Elements that one sweep updates: a shard of a unit and those after it that are contiguous with it in the state, the
+  // gradients and the weights.
+  struct Run {
+    int unit, units;      // the first of consecutive units, and how many
+    size_t first, count;  // elements; `first` counts from the beginning of the unit
     int first_range, ranges;
   };
-  void add_span(int first_unit, int end_unit, float weight_decay, const Fp8Settings& fp8);
-  void update(const Span& span, const Tensor& gradients, const Tensor& weights, const StepState* state, AdamWAmax amax);
+  void add_runs(const OptimizerSettings& settings, const Fp8Settings& fp8);
+  void add_ranges(const Run& run, int unit, const Shard& shard, const OptimizerSettings& settings,
+                  const Fp8Settings& fp8);
+  void update(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state, AdamWAmax amax);
   void plan_squares(int unit);
   void square_sum(StepState* state);
 
@@ -48,18 +50,17 @@ class Optimizer {
   const Placement& placement_;
   OptimizerState& state_;
   AdamWConstants constants_;
-  uint64_t seed_;
   Stream &compute_, &reduce_stream_;
-  std::vector<Span> spans_;
+  std::vector<Run> runs_;
   std::vector<AdamWRange> ranges_;
   PlannedArray<AdamWRange> ranges_on_device_;
   PlannedArray<UpdateProgress> progress_;
   PlannedTensor partials_;
-  // A stretch of this rank's part of a unit that no other rank squares, and where its partial sums go.
+  // Elements of UnitPlacement::own that no other rank squares, and where their partial sums go.
   struct Squared {
     size_t at, count, partials;
   };
-  std::vector<std::vector<Squared>> squared_stretches_;  // per unit
+  std::vector<std::vector<Squared>> squared_;  // per unit
   size_t partials_count_ = 0;
-  Event squared_, summed_;
+  Event partials_done_, summed_;
 };

@@ -65,7 +65,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                                 : nullptr),
       parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
                   compute_, gather_),
-      state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, device, compute_, host_.get()),
+      state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, compute_, host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
                size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
@@ -82,11 +82,10 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   if (tensor_) full_tensors_.emplace(whole_config_, shard_group_.degree(), *groups_.tp_compute, compute_);
   if (!settings.training) return;
   prepare_graph();
-  if (settings.snapshot) snapshot_.emplace(plan_, placement_, state_, scales_ ? scales_->state_size() : 0, device);
+  if (settings.snapshot) snapshot_.emplace(plan_, state_, scales_ ? scales_->state_size() : 0, device);
   gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);
-  optimizer_.emplace(plan_, layout_, placement_, state_, AdamWConstants{settings.beta1, settings.beta2, settings.eps},
-                     settings.weight_decay, settings.seed, settings_.fp8, device, compute_, reduce_);
+  optimizer_.emplace(plan_, layout_, placement_, state_, settings, settings_.fp8, compute_, reduce_);
 }
 
 RankPart Trainer::rank_part() const {
@@ -105,7 +104,7 @@ void Trainer::allocate() {
   parameters_.prepare();
   if (gradients_)
     gradients_->on_reduced(
-        [this](Stream& stream, int unit, const Tensor& part) { optimizer_->square_gradients(stream, unit, part); });
+        [this](Stream& stream, int unit, const Tensor& own) { optimizer_->square_gradients(stream, unit, own); });
   if (scales_) {
     scales_->prepare(step_states_.on_device());
     require_recipe_runs(settings_.fp8, device_.info(),

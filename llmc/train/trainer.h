@@ -95,11 +95,10 @@ class Trainer {
   // Restores weights, moments and FP8 scales from a checkpoint; this rank reads the parts that it keeps. Throws if the
   // checkpoint lacks a tensor.
   void restore(const Checkpoint& checkpoint);
-  // Returns what this rank saves of each unit. The shares of all ranks together are the whole model, without overlap.
-  std::vector<Shard> shares() const;
-  // Reads elements first .. first+count-1 of the unit, which must be in this rank's share. The host must have waited
-  // for the last step.
-  void read_state(StateKind kind, int unit, size_t first, size_t count, float* to);
+  // Returns what this rank saves. The shards of all ranks together are the whole model, without overlap.
+  const PerKind<FlatShards>& saved() const { return state_.saved(); }
+  // Reads a shard of what this rank saves. The host must have waited for the last step.
+  void read_state(StateKind kind, int unit, const Shard& shard, float* to) { state_.read(kind, unit, shard, to); }
   // Returns training state other than weights and moments (FP8 scales and their history), either current or from the
   // last snapshot.
   std::vector<NamedNumbers> other_state(bool of_snapshot);
@@ -191,7 +190,7 @@ class Trainer {
   void launch_work(StepForm form);
 
   template <class F>
-  void set_own_pieces(StateKind kind, F&& f);
+  void set_slices(StateKind kind, F&& f);
   void begin_training();
   void reset_state(int64_t updates = 0);
   Tensor whole_weights(int unit);

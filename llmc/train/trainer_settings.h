@@ -4,18 +4,23 @@
 #include "llmc/memory/optimizer_state.h"
 #include "llmc/model/pass_settings.h"
 
-struct TrainerSettings : PassSettings {
+// Those of the updates.
+struct OptimizerSettings {
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float weight_decay = 0.1f;  // of matrices
+  uint64_t seed = 0;          // for stochastic rounding
+};
+
+struct TrainerSettings : PassSettings, OptimizerSettings {
   bool tf32 = false;
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float grad_clip = 1.0f;            // 0: no clipping
   int zero_stage = 0;                // which state is sharded: see placement.h
-  DType reduce_dtype = DType::fp32;  // of gradients on their way between the ranks that shard
+  DType reduce_dtype = DType::fp32;  // of gradients that are sent between the ranks that shard
   bool snapshot = false;             // plans host memory for take_snapshot()
   int64_t fp8_stats = 0;             // statistics every so many steps, from 0 on; 0: never
   StateSettings state;               // types and memory of master weights and moments
-  uint64_t seed = 0;                 // for stochastic rounding
   int micro_steps = 1;               // most micro-batches per step
-  int tensor_chunks = 1;             // pieces in which tensor parallelism sends rows, beside the products
+  int tensor_chunks = 1;             // in which tensor parallelism sends rows, at the same time as the products
   DType tensor_sums = DType::fp32;   // of partial sums between tensor-parallel ranks
   bool graphs = false;               // captures a step once as a CUDA graph, and then launches the graph
 };

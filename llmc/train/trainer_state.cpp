@@ -1,4 +1,4 @@
-// The trainer's state: weights, moments, FP8 scales; on their way in and out.
+// The trainer's state, weights, moments and FP8 scales: how it is set, and how it is saved.
 #include <algorithm>
 #include <cmath>
 
@@ -8,24 +8,23 @@
 #include "llmc/train/trainer.h"
 #include "llmc/train/weights_io.h"
 
-// Calls f for each piece of a tensor that this rank updates, cut further if the state requires it, with the address
-// on the device to which f must write the piece's fp32 numbers. Sets the padding to 0.
+// Calls f for each slice of a tensor that this rank updates, cut further if the state requires it, with the address on
+// the device to which f must write the slice's fp32 numbers. Sets the padding to 0.
 template <class F>
-void Trainer::set_own_pieces(StateKind kind, F&& f) {
-  for (int unit = 0; unit < int(layout_.units.size()); ++unit) {
-    const Shard& shard = placement_[size_t(unit)].state;
-    const auto clear_between = [&](size_t begin, size_t end) {
+void Trainer::set_slices(StateKind kind, F&& f) {
+  for (const auto& [unit, shard, _] : state_.shards(kind).entries()) {
+    const auto clear_between = [&, unit = unit, shard = shard](size_t begin, size_t end) {
       if (end > begin)
         state_.set(kind, unit, {shard.first + begin, end - begin},
                    [&](const Tensor& to, size_t) { clear(compute_, to); });
     };
     size_t end = 0;
-    for (const Slice& piece : layout_.slices(unit, shard.first, shard.count)) {
-      clear_between(end, piece.at);
-      state_.set(kind, unit, {shard.first + piece.at, piece.count}, [&](const Tensor& to, size_t first) {
-        f(Slice{piece.tensor, piece.first + first, size_t(to.size()), piece.at + first}, to);
+    for (const Slice& slice : layout_.slices(unit, shard.first, shard.count)) {
+      clear_between(end, slice.at);
+      state_.set(kind, unit, {shard.first + slice.at, slice.count}, [&](const Tensor& to, size_t first) {
+        f(Slice{slice.tensor, slice.first + first, size_t(to.size()), slice.at + first}, to);
       });
-      end = piece.at + piece.count;
+      end = slice.at + slice.count;
     }
     clear_between(end, shard.count);
   }
@@ -34,12 +33,12 @@ void Trainer::set_own_pieces(StateKind kind, F&& f) {
 void Trainer::initialize(Init init, uint64_t seed) {
   const float normal_std = float(config_.init_std);
   const float residual_std = init == Init::depth_scaled ? normal_std / std::sqrt(2.0f * float(config_.L)) : normal_std;
-  set_own_pieces(StateKind::weights, [&](const Slice& piece, const Tensor& to) {
-    const ParameterInfo& t = *piece.tensor;
+  set_slices(StateKind::master, [&](const Slice& slice, const Tensor& to) {
+    const ParameterInfo& t = *slice.tensor;
     if (t.row->init == InitRule::ones || t.row->init == InitRule::zeros)
       initialize_constant(compute_, to, t.row->init == InitRule::ones ? 1.0f : 0.0f);
     else
-      initialize_normal(compute_, to, philox_key(t.name, seed), piece.window(),
+      initialize_normal(compute_, to, philox_key(t.name, seed), slice.window(),
                         t.row->init == InitRule::residual ? residual_std : normal_std);
   });
   reset_state();
@@ -48,8 +47,8 @@ void Trainer::initialize(Init init, uint64_t seed) {
 
 void Trainer::load(const Safetensors& weights) {
   require_weights_fit(layout_, weights, true);
-  set_own_pieces(StateKind::weights,
-                 [&](const Slice& piece, const Tensor& to) { load_piece(compute_, to.as<float>(), piece, weights); });
+  set_slices(StateKind::master,
+             [&](const Slice& slice, const Tensor& to) { load_slice(compute_, to.as<float>(), slice, weights); });
   reset_state();
   begin_training();
 }
@@ -58,12 +57,11 @@ void Trainer::restore(const Checkpoint& checkpoint) {
   reset_state(checkpoint.state().get_int("optimizer_steps"));
   std::vector<float> numbers;
   for (const StateKind kind : kStateKinds) {
-    if (kind != StateKind::weights && !optimizer_) break;
-    set_own_pieces(kind, [&](const Slice& piece, const Tensor& to) {
-      for (size_t done = 0; done < piece.count; done += numbers.size()) {
-        numbers.resize(std::min(kCheckpointPiece, piece.count - done));
-        piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
-          checkpoint.read(kind, piece.tensor->name, first, count, numbers.data() + at);
+    set_slices(kind, [&](const Slice& slice, const Tensor& to) {
+      for (size_t done = 0; done < slice.count; done += numbers.size()) {
+        numbers.resize(std::min(kCheckpointChunk, slice.count - done));
+        slice.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
+          checkpoint.read(kind, slice.tensor->name, first, count, numbers.data() + at);
         });
         copy(compute_, to.as<float>() + done, numbers.data(), numbers.size());
         compute_.synchronize();
@@ -80,10 +78,12 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 
 // Must be called when the weights are new: updates the products' copy from the master.
 void Trainer::begin_training() {
-  for (int unit = 0; state_.has_master() && unit < int(layout_.units.size()); ++unit)
-    state_.get(StateKind::weights, unit, [&](const Tensor& from, size_t first) {
-      cast(compute_, parameters_.local_shard(unit).elements(first, from.size()), from);
-    });
+  if (state_.has_master())
+    for (const auto& [unit, shard, _] : state_.shards(StateKind::master).entries()) {
+      const Tensor weights = parameters_.kept(unit, shard);
+      state_.get(StateKind::master, unit, shard,
+                 [&](const Tensor& from, size_t first) { cast(compute_, weights.elements(first, from.size()), from); });
+    }
   parameters_.updated();
   prepare_graph();
   compute_.synchronize();
@@ -105,16 +105,6 @@ std::vector<NamedNumbers> Trainer::other_state(bool of_snapshot) {
   std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}, {"fp8_settings", history.settings}};
   if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
   return state;
-}
-
-std::vector<Shard> Trainer::shares() const {
-  std::vector<Shard> shares;
-  for (const UnitPlacement& p : placement_) shares.push_back(p.saved);
-  return shares;
-}
-
-void Trainer::read_state(StateKind kind, int unit, size_t first, size_t count, float* to) {
-  state_.read(kind, unit, {first, count}, to);
 }
 
 void Trainer::take_snapshot() {
@@ -150,17 +140,17 @@ std::string Trainer::save(const std::string& directory) {
 
 // Returns the unit's master weights as fp32, on the device. The conditions are those of whole_unit().
 Tensor Trainer::whole_weights(int unit) {
-  const Tensor own = state_.view(StateKind::weights, unit);
-  if (own.type == DType::fp32 && !state_.on_host(StateKind::weights)) return whole_unit(unit, own);
+  const Shard& shard = placement_[size_t(unit)].state;
+  if (state_.is_plain(StateKind::master)) return whole_unit(unit, state_.view(StateKind::master, unit, shard));
   REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
-  const Tensor part = gradients_->borrow_buffer(unit).elements(placement_[size_t(unit)].state.first, own.size());
-  state_.get(StateKind::weights, unit,
-             [&](const Tensor& from, size_t first) { copy(compute_, part.elements(first, from.size()), from); });
+  const Tensor own = gradients_->borrow_buffer(unit).elements(shard.first, shard.count);
+  state_.get(StateKind::master, unit, shard,
+             [&](const Tensor& from, size_t first) { copy(compute_, own.elements(first, from.size()), from); });
   compute_.synchronize();
-  return whole_unit(unit, part);
+  return whole_unit(unit, own);
 }
 
-// Gathers a whole unit; each rank has the part that it updates in `own`. All ranks call, between steps, when the host
+// Gathers a whole unit; each rank has the shard that it updates in `own`. All ranks call, between steps, when the host
 // has waited for earlier work. The result is valid until the next call.
 Tensor Trainer::whole_unit(int unit, const Tensor& own) {
   if (!placement_[size_t(unit)].weights_go_stale()) return own;
@@ -190,10 +180,10 @@ std::vector<float> Trainer::gradients(const std::string& name) {
   const ParameterInfo& t = layout_.tensor(name);
   Tensor own = gradients_->reduced_shard(t.unit);
   if (settings_.state.gradients_on_host && placement_[size_t(t.unit)].weights_go_stale()) {
-    const Tensor part = gradients_->borrow_buffer(t.unit).elements(placement_[size_t(t.unit)].state.first, own.size());
-    copy(compute_, part, own);
+    const Tensor here = gradients_->borrow_buffer(t.unit).elements(placement_[size_t(t.unit)].state.first, own.size());
+    copy(compute_, here, own);
     compute_.synchronize();
-    own = part;
+    own = here;
   }
   return download(whole_unit(t.unit, own), t);
 }

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr size_t kPieceElements = size_t(16) << 20;  // elements that pass through the host at once
+constexpr size_t kChunk = size_t(16) << 20;  // elements that pass through the host at once
 
 // Converts IEEE half precision, exactly.
 float half_to_float(uint16_t h) {
@@ -65,7 +65,7 @@ void require_same_numbers(const StoredTensor& head, const StoredTensor& embeddin
   const uint64_t size = head.elements();
   std::vector<float> a, b;
   for (uint64_t first = 0; first < size; first += a.size()) {
-    const uint64_t count = std::min<uint64_t>(kPieceElements, size - first);
+    const uint64_t count = std::min<uint64_t>(kChunk, size - first);
     a.resize(count), b.resize(count);
     read_as_fp32(head, first, count, a.data());
     read_as_fp32(embedding, first, count, b.data());
@@ -102,12 +102,12 @@ void require_weights_fit(const ParameterLayout& layout, const Safetensors& weigh
   if (head && !known.count(head->name)) require_same_numbers(*head, weights.at("model.embed_tokens.weight"));
 }
 
-void load_piece(Stream& stream, float* to, const Slice& piece, const Safetensors& weights) {
-  const StoredTensor& stored = weights.at(piece.tensor->name);
+void load_slice(Stream& stream, float* to, const Slice& slice, const Safetensors& weights) {
+  const StoredTensor& stored = weights.at(slice.tensor->name);
   std::vector<float> numbers;
-  for (size_t done = 0; done < piece.count; done += numbers.size()) {
-    numbers.resize(std::min(kPieceElements, piece.count - done));
-    piece.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
+  for (size_t done = 0; done < slice.count; done += numbers.size()) {
+    numbers.resize(std::min(kChunk, slice.count - done));
+    slice.window().from(done).for_runs(numbers.size(), [&](size_t at, uint64_t first, size_t count) {
       read_as_fp32(stored, first, count, numbers.data() + at);
     });
     copy(stream, to + done, numbers.data(), numbers.size());
@@ -130,13 +130,13 @@ WeightsWriter::WeightsWriter(const std::string& directory, const ParameterLayout
 
 void WeightsWriter::write_unit(int unit, const Read& read) {
   std::vector<float> numbers;
-  for (const Slice& piece : layout_.slices(unit, 0, layout_.units[size_t(unit)].size)) {
-    for (size_t done = 0; done < piece.count; done += numbers.size()) {
-      numbers.resize(std::min(kPieceElements, piece.count - done));
-      read(*piece.tensor, done, numbers.size(), numbers.data());
+  for (const Slice& slice : layout_.slices(unit, 0, layout_.units[size_t(unit)].size)) {
+    for (size_t done = 0; done < slice.count; done += numbers.size()) {
+      numbers.resize(std::min(kChunk, slice.count - done));
+      read(*slice.tensor, done, numbers.size(), numbers.data());
       if (not_finite_.empty() && !std::ranges::all_of(numbers, [](float x) { return std::isfinite(x); }))
-        not_finite_ = piece.tensor->name;
-      writer_.write(piece.tensor->name, numbers.data(), numbers.size() * sizeof(float));
+        not_finite_ = slice.tensor->name;
+      writer_.write(slice.tensor->name, numbers.data(), numbers.size() * sizeof(float));
     }
   }
 }

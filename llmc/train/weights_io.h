@@ -18,11 +18,11 @@ void read_as_fp32(const StoredTensor& tensor, uint64_t first, uint64_t count, fl
 // numbers are those of the embedding; otherwise this throws.
 void require_weights_fit(const ParameterLayout& layout, const Safetensors& weights, bool shortened = false);
 
-// Copies a piece of a tensor from `weights`, which must fit, to the device. Reads no more than that piece.
-void load_piece(Stream& stream, float* to, const Slice& piece, const Safetensors& weights);
+// Copies a slice of a tensor from `weights`, which must fit, to the device. Reads no more than that slice.
+void load_slice(Stream& stream, float* to, const Slice& slice, const Safetensors& weights);
 
 // Writes a directory that Hugging Face's AutoModelForCausalLM.from_pretrained reads: config.json,
-// generation_config.json (as it was beside the weights that were loaded, or made of config.json's tokens) and the fp32
+// generation_config.json (that of the weights that were loaded, or made of config.json's tokens) and the fp32
 // weights, unit by unit in order. The weights get their final names last, when all is on disk.
 class WeightsWriter {
  public:
