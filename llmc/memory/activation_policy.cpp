@@ -103,9 +103,10 @@ std::string numbers(const std::vector<int>& layers) {
 std::string describe_activations(const ActivationPolicy& policy, const ModelConfig& config, const Fp8Settings& fp8,
                                  int tensor_degree) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
+  const LayerProjections projections(config);
   for (int layer = 0; layer < config.L; ++layer) {
     const std::string text =
-        describe(layer, policy, {config, fp8, DType::bf16, tensor_degree, 1, tensor_degree > 1, true});
+        describe(layer, policy, {config, projections, fp8, DType::bf16, tensor_degree, 1, tensor_degree > 1, true});
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == text; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {text, {}});
     kind->second.push_back(layer);

@@ -71,11 +71,9 @@ SavedTensors ActivationStore::get(int layer) const {
   return SavedTensors({device.begin(), device.end()});
 }
 
-bool ActivationStore::recomputes_input(int layer, Projection projection) const {
-  const std::string name = std::string("input of ") + projection_name(projection);
-  for (const SavedRow& row : saved_rows())
-    if (row.name == name) return storage(row, layer) == Storage::recomputed && recompute(layer) != Recompute::none;
-  return false;
+bool ActivationStore::recomputes_input(const LayerProjection& p) const {
+  const char* const name = p.row().saved_input;
+  return name && storage(saved_row(name), p.layer) == Storage::recomputed && recompute(p.layer) != Recompute::none;
 }
 
 Recompute ActivationStore::recompute(int layer) const {

@@ -1,7 +1,6 @@
 #include "llmc/memory/fp8_gather.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "llmc/base/error.h"
 #include "llmc/kernels/initialize.h"
@@ -21,7 +20,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   const Unit& block = layout.units[size_t(layout.block_unit(0))];
   size_t vectors = 0, widest = 0;
   for (const ParameterInfo& t : layout.tensors_of(layout.block_unit(0)))
-    if (t.other >= 0) ++vectors, widest = std::max(widest, t.size());
+    if (t.unquantized_index >= 0) ++vectors, widest = std::max(widest, t.size());
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots, block.size});
   if (placement.front().needs_slot())
@@ -32,7 +31,7 @@ Fp8Gather::Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelC
   vectors_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, {config.L, vectors, widest});
   size_t count = 0;
   for (int layer = 0; layer < config.L; ++layer)
-    if (placed(layer).in_bytes) for_projection_slices(layer, [&](Projection, size_t, size_t) { ++count; });
+    if (placed(layer).in_bytes) for_projection_slices(layer, [&](const LayerProjection&, size_t, size_t) { ++count; });
   if (count)
     stretches_on_device_ = plan.add_array<WeightSlice>(Segment::device, "FP8 weights", "table of stretches", count);
   rows_on_device_ =
@@ -47,16 +46,15 @@ void Fp8Gather::prepare(const Tensor& weight_amax, const std::function<Tensor(in
     if (!placed(layer).in_bytes) continue;
     const bf16* weights = own(layer).as<bf16>();
     uint8_t* bytes = own_bytes(layer).as<uint8_t>();
-    for_projection_slices(layer, [&](Projection projection, size_t at, size_t count) {
-      const int number = fp8_tensor_id(layer, projection, Role::weight);
-      stretches_.push_back({weights + at, bytes + at, count, weight_amax_.at(layer).as<float>() + int(projection),
-                            number, nonfinite_code(number)});
+    for_projection_slices(layer, [&](const LayerProjection& p, size_t at, size_t count) {
+      stretches_.push_back({weights + at, bytes + at, count, weight_amax_.as<float>() + p.index, p.id(Role::weight),
+                            nonfinite_code(p, Role::weight)});
     });
     const int unit = layout_.block_unit(layer);
     for (const Slice& piece : layout_.slices(unit, placed(layer).own.first, part_size_))
-      if (piece.tensor->other >= 0)
-        rows_[size_t(layer) * size_t(vectors_->shape[2]) + size_t(piece.tensor->other)] = {weights + piece.at,
-                                                                                           piece.first, piece.count};
+      if (const int index = piece.tensor->unquantized_index; index >= 0)
+        rows_[size_t(layer) * size_t(vectors_->shape[2]) + size_t(index)] = {weights + piece.at, piece.first,
+                                                                             piece.count};
   }
   first_stretch_.push_back(int(stretches_.size()));
   place(stretches_);
@@ -83,14 +81,14 @@ template <class F>
 void Fp8Gather::for_projection_slices(int layer, F&& f) const {
   const int unit = layout_.block_unit(layer);
   const std::vector<Slice> pieces = layout_.slices(unit, placed(layer).own.first, part_size_);
-  for (const Projection projection : kEachProjection) {
+  for (const LayerProjection& p : layout_.projections.of(layer)) {
     size_t begin = 0, end = 0;
     for (const Slice& piece : pieces) {
-      if (strcmp(piece.tensor->row->operand, projection_name(projection)) != 0) continue;
+      if (piece.tensor->projection != &p) continue;
       if (end == 0) begin = piece.at;
       end = piece.at + piece.count;
     }
-    if (end > begin) f(projection, begin, end - begin);
+    if (end > begin) f(p, begin, end - begin);
   }
 }
 
@@ -102,7 +100,8 @@ WeightSlices Fp8Gather::slices(int first, int count) const {
 // Computes the amaxes of the blocks' products over all ranks, unless the scales are known beforehand.
 void Fp8Gather::find_scales(int first, int count) {
   if (!scales_.weight_refs().needs_amax()) return;
-  const Tensor amax = weight_amax_.rows(first, count);
+  const std::span<const LayerProjection> products = layout_.projections.of(first, count);
+  const Tensor amax = weight_amax_.elements(products[0].index, int64_t(products.size()));
   if (!amax_ready_) {
     clear(gather_stream_, amax);
     if (slices(first, count).count) weight_amax(gather_stream_, slices(first, count));

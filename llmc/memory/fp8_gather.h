@@ -25,8 +25,8 @@ class Fp8Gather {
   // Gathered blocks use slots 0 .. slots-1 in turn.
   Fp8Gather(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, const ParameterLayout& layout,
             const Placement& placement, Fp8Scales& scales, int slots, Stream& gather_stream);
-  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProjectionCount), in symmetric memory,
-  // holds the amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
+  // Call this once the plan has memory: it makes the tables. `weight_amax` (products), in symmetric memory, holds the
+  // amax of each product of all blocks. `own` returns this rank's part of a block in bf16.
   void prepare(const Tensor& weight_amax, const std::function<Tensor(int layer)>& own);
 
   // Call this after the weights have changed. `amax_ready`: the amaxes of this rank's parts are in `weight_amax`.
@@ -47,8 +47,8 @@ class Fp8Gather {
   void find_scales(int first, int count);
   void quantize(int first, int count);
   void gather_vectors();
-  // Calls f(product, begin, count) for each product with elements in this rank's part of a block: they are elements
-  // begin .. begin+count-1 of the part.
+  // Calls f(projection, begin, count) for each projection with elements in this rank's part of a block: they are
+  // elements begin .. begin+count-1 of the part.
   template <class F>
   void for_projection_slices(int layer, F&& f) const;
 

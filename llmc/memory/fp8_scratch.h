@@ -8,8 +8,8 @@
 class Fp8Scratch {
  public:
   // For passes of up to `tokens` tokens. `tensor`: the ranks that share products; null: there are none.
-  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens, bool backward,
-             const TensorParallel* tensor);
+  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LayerProjections& projections, int tokens,
+             bool backward, const TensorParallel* tensor);
   // Sets the scratch of a pass.
   void give(Fp8Pass& pass) const;
 

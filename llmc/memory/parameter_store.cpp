@@ -27,15 +27,14 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ModelConfig& 
   const auto gathered = [&](int layer) { return in_bytes(layout.block_unit(layer)); };
   if (scales) quantized_.emplace(plan, fp8, config, layout, *scales, block_slots, gathered);
   bool any_gathered = false;
-  for (int layer = 0; layer < config.L; ++layer) {
-    any_gathered = any_gathered || gathered(layer);
-    for (const Projection projection : kEachProjection)
-      any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(layer, projection) && !gathered(layer));
+  for (const LayerProjection& p : layout.projections.all()) {
+    any_gathered = any_gathered || gathered(p.layer);
+    any_in_bf16_ = any_in_bf16_ || (fp8.quantizes(p) && !gathered(p.layer));
   }
   amax_from_update_ = scales && fp8.amax_from_update();
   if (scales && fp8.per_tensor_scale())
     weight_amax_ =
-        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {config.L, kProjectionCount});
+        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {layout.projections.count()});
   if (any_gathered) fp8_gather_.emplace(plan, fp8, config, layout, placement, *scales, block_slots, gather_stream);
   for (size_t unit = 0; unit < layout.units.size(); ++unit) gathered_.emplace_back(device);
   weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {shards_.size()});

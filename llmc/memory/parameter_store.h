@@ -36,8 +36,8 @@ class ParameterStore {
   // Returns the unit's weights, which are valid until release(unit). A block's weights of FP8 products may be absent.
   UnitTensors get(int unit);
   // get() must have been called before for the block.
-  QuantizedWeight quantized(int layer, Projection projection) const {
-    return quantized_ ? quantized_->get(layer, projection) : QuantizedWeight{};
+  QuantizedWeight quantized(const LayerProjection& p) const {
+    return quantized_ ? quantized_->get(p) : QuantizedWeight{};
   }
   void release(int unit);
 
@@ -46,7 +46,7 @@ class ParameterStore {
   // Returns the weights that the optimizer writes and the next step uses, UnitPlacement::state of `units` contiguous
   // units.
   Tensor local_shard(int first_unit, int units = 1) const;
-  // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of this rank's weights. The caller
+  // Returns the memory (products of all blocks) in which an update leaves the amaxes of this rank's weights. The caller
   // clears it first. Absent if the amaxes are not needed.
   Tensor weight_amax() const { return amax_from_update_ ? *weight_amax_ : Tensor(); }
   // Call this after all weights were updated on the compute stream. `amax_ready`: weight_amax() holds their
@@ -79,7 +79,7 @@ class ParameterStore {
   std::vector<bool> awaited_;    // for each unit: the compute stream has waited for it
   Event updated_, computed_, agreed_;
   bool awaited_update_ = true;  // the gather stream has waited for the last update
-  PlannedTensor weight_amax_;   // (L, kProjectionCount), if a tensor has one scale
+  PlannedTensor weight_amax_;   // (products), if a tensor has one scale
   bool amax_from_update_ = false, amax_ready_ = false;
   bool any_in_bf16_ = false;  // a block with FP8 products travels in bf16
   std::optional<Fp8Gather> fp8_gather_;

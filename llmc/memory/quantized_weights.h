@@ -17,8 +17,8 @@ class QuantizedWeights {
   QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
                    const ParameterLayout& layout, Fp8Scales& scales, int slots,
                    const std::function<bool(int layer)>& gathered);
-  // Call this once the plan has memory: it makes the tables. `weight_amax` (L, kProjectionCount): the amax of each
-  // product of all blocks; absent unless a tensor has one scale. `source` returns the memory in which a block is found:
+  // Call this once the plan has memory: it makes the tables. `weight_amax` (products): the amax of each product of
+  // all blocks; absent unless a tensor has one scale. `source` returns the memory in which a block is found:
   // its whole unit in bf16, or its FP8 bytes (uint8) in the layout of the unit.
   void prepare(Stream& stream, const Tensor& weight_amax, const std::function<Tensor(int layer)>& source);
 
@@ -28,13 +28,13 @@ class QuantizedWeights {
   using AllReduceMax = std::function<void(const Tensor& numbers)>;
   void make(Stream& stream, int layer, bool amax_ready, const AllReduceMax& all_reduce_max);
   // Returns an empty weight for a product that is not in FP8.
-  QuantizedWeight get(int layer, Projection projection) const;
+  QuantizedWeight get(const LayerProjection& p) const;
 
  private:
   struct Slot {
     PlannedTensor data[kProjectionCount][2], scale_inv[kProjectionCount][2];  // by rows, by columns
   };
-  WeightMatrix matrix(int layer, Projection projection, const Tensor& source) const;
+  WeightMatrix matrix(const LayerProjection& p, const Tensor& source) const;
 
   const Fp8Settings& settings_;
   const ModelConfig& config_;
@@ -47,7 +47,7 @@ class QuantizedWeights {
   PlannedTensor maxima_;
   PlannedArray<WeightMatrix> matrices_on_device_;
   std::vector<WeightMatrix> matrices_;  // those of all blocks, in order
-  std::vector<int> matrix_of_;          // (L, kProjectionCount): index into matrices_; -1: not in FP8
+  std::vector<int> matrix_of_;          // (products): index into matrices_; -1: not in FP8
   WeightMatrices table_{};
   Tensor weight_amax_;
 };

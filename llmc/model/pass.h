@@ -19,7 +19,7 @@ struct OperandMemory {
   float* scale_inv = nullptr;
 };
 
-// Arrays with one entry for each tensor that is quantized, indexed by fp8_tensor_id().
+// Arrays with one entry for each tensor that is quantized, indexed by LayerProjection::id().
 struct Fp8ScaleRefs {
   float* amax = nullptr;                     // of the running pass; cleared when it begins
   const float* scale = nullptr;              // delayed: the scales of the step; null: they follow from amax

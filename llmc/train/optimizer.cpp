@@ -62,7 +62,7 @@ void Optimizer::add_span(int first_unit, int end_unit, float weight_decay, const
     const Shard& shard = placement_[size_t(unit)].state;
     for (const Slice& piece : layout_.slices(unit, shard.first, shard.count)) {
       const float decay = piece.tensor->is_matrix() ? weight_decay : 0.0f;
-      const int amax = fp8.weight_amax_index(layout_.units[size_t(unit)].layer, piece.tensor->row->operand);
+      const int amax = fp8.weight_amax_index(piece.tensor->projection);
       const size_t begin = span.count + piece.at;
       if (state_.rounds())
         ranges.push_back({begin, 0, decay, philox_key(piece.tensor->name, seed_), piece.window(), amax});
