@@ -482,8 +482,8 @@ TEST_CASE("FLOPs a token are 6 N and attention") {
   CHECK(c.flops_per_token(8192, false) == 6 * products + 12.0 * c.L * c.q_width() * 8192);
   CHECK(c.flops_per_token(8192, true) == 6 * products + 6.0 * c.L * c.q_width() * 8192);
   ModelConfig windowed = c;
-  windowed.window = 1024, windowed.windowed.assign(size_t(c.L), false);
-  windowed.windowed[0] = windowed.windowed[3] = true;
+  windowed.window = 1024, windowed.layers.resize(size_t(c.L));
+  windowed.layers[0].windowed = windowed.layers[3].windowed = true;
   const double pairs = attention_pairs(8192, 8192, 0, 1024) / attention_pairs(8192, 8192, 0);  // of two layers
   CHECK(windowed.flops_per_token(8192, true) ==
         doctest::Approx(6 * products + 6.0 * (c.L - 2 + 2 * pairs) * c.q_width() * 8192).epsilon(1e-4));
