@@ -65,9 +65,9 @@ constexpr SavedRow kSavedRows[] = {
     {"rstd1", rstd, Offload::attention, Recompute::block},
     {"norm1", norm_output<Projection::qkv>, Offload::attention, Recompute::norms},
     {"input of qkv", fp8_bytes<Projection::qkv>, Offload::attention, Recompute::norms},
-    {"input of qkv, factors", fp8_factors<Projection::qkv>, Offload::attention, Recompute::norms},
+    {"input of qkv, factors", fp8_factors<Projection::qkv>, Offload::attention, Recompute::norms, SavedTrait::scales},
     // After RoPE or, where queries and keys have a norm, before it.
-    {"qkv", whole_rows<Projection::qkv>, Offload::attention, Recompute::block},
+    {"qkv", whole_rows<Projection::qkv>, Offload::attention, Recompute::block, SavedTrait::key_cache},
     // A norm over all heads needs the sums of squares of queries and of keys.
     {"squares of q and k",
      [](const Sizes& s, int) {
@@ -80,15 +80,15 @@ constexpr SavedRow kSavedRows[] = {
      Recompute::block},
     {"output of o", norm_input, Offload::attention, Recompute::block},
     // The residual stream between attention and MLP.
-    {"middle", residual, Offload::all, Recompute::block},
+    {"middle", residual, Offload::all, Recompute::block, SavedTrait::next_block},
     {"rstd2", rstd, Offload::all, Recompute::block},
     {"norm2", norm_output<Projection::gate_up>, Offload::all, Recompute::norms},
     {"input of gate_up", fp8_bytes<Projection::gate_up>, Offload::all, Recompute::norms},
-    {"input of gate_up, factors", fp8_factors<Projection::gate_up>, Offload::all, Recompute::norms},
+    {"input of gate_up, factors", fp8_factors<Projection::gate_up>, Offload::all, Recompute::norms, SavedTrait::scales},
     {"gate_up", whole_rows<Projection::gate_up>, Offload::all, Recompute::mlp},
     {"swiglu", high_precision_input<Projection::down>, Offload::all, Recompute::norms},
     {"input of down", fp8_bytes<Projection::down>, Offload::all, Recompute::norms},
-    {"input of down, factors", fp8_factors<Projection::down>, Offload::all, Recompute::norms},
+    {"input of down, factors", fp8_factors<Projection::down>, Offload::all, Recompute::norms, SavedTrait::scales},
     {"output of down", norm_input, Offload::all, Recompute::block},
 };
 

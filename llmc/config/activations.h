@@ -35,11 +35,20 @@ struct SavedSizes {
   bool gathers(const LayerProjection& p) const { return tensor_parallel && p.row().parallel == Parallel::column; }
 };
 
+// What the code that stores or lists the tensors must know of a row, beyond its levels.
+enum class SavedTrait {
+  none,
+  key_cache,   // it holds keys and values, from which a sequence can be continued
+  next_block,  // the next block's forward reads it, too
+  scales,      // it holds the scales of the row before, and lists for people leave it out
+};
+
 struct SavedRow {
   const char* name;
   Tensor (*tensor)(const SavedSizes& sizes, int layer);  // its type and shape; absent if the block does not save it
   Offload offloads_from;                                 // the lowest level that sends it to the host
   Recompute recomputes_from;                             // the lowest level that recomputes it; none: no level does
+  SavedTrait trait = SavedTrait::none;
 };
 
 // The rows are in the order in which forward writes the tensors. Under tensor parallelism, NH, NKV and FF count what
