@@ -5,7 +5,7 @@
 QuantizedWeights::QuantizedWeights(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config,
                                    const ParameterLayout& layout, Fp8Scales& scales, int slots,
                                    const std::function<bool(int)>& gathered)
-    : settings_(settings), config_(config), layout_(layout), scales_(scales), slots_(size_t(slots)) {
+    : settings_(settings), layout_(layout), scales_(scales), slots_(size_t(slots)) {
   const LayerProjection* made[kProjectionCount] = {};  // one that some block makes
   for (int slot = 0; slot < slots; ++slot)
     for (int which = 0; which < kProjectionCount; ++which) {

@@ -37,7 +37,6 @@ class QuantizedWeights {
   WeightMatrix matrix(const LayerProjection& p, const Tensor& source) const;
 
   const Fp8Settings& settings_;
-  const ModelConfig& config_;
   const ParameterLayout& layout_;
   Fp8Scales& scales_;
   std::vector<Slot> slots_;
