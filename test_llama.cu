@@ -438,6 +438,7 @@ Verdict judge_operands(const Dump& dump, Device& device) {
     Role a, b;
     bool a_by_columns, b_by_columns;
   };
+  const LayerProjections projections(dump.config);
   Verdict verdict;
   for (const Kind& kind : {Kind{"forward", Role::input, Role::weight, false, false},
                            Kind{"dgrad", Role::output_gradient, Role::weight, false, true},
@@ -446,19 +447,18 @@ Verdict judge_operands(const Dump& dump, Device& device) {
     for (const bool bf16_result : {false, true}) {
       double worst = 0;
       std::string worst_name;
-      for (int layer = 0; layer < dump.config.L; ++layer)
-        for (const Projection product : kEachProjection) {
-          if (!dump.fp8.quantizes(layer, product)) continue;
-          const std::string name = format("layers.%d.%s.%s", layer, projection_name(product), kind.name);
-          const Operand a(stream, dump, name + ".a", name + ".scale_a", kind.a, kind.a_by_columns);
-          const Operand b(stream, dump, name + ".b", name + ".scale_b", kind.b, kind.b_by_columns);
-          const bool fast = dump.fp8.fast(kind.a == Role::input);
-          const std::vector<float> want = dump.floats(*dump.operands, name + ".out");
-          const double error = bf16_result ? product_error<bf16>(stream, matmul, a, b, fast, want)
-                                           : product_error<float>(stream, matmul, a, b, fast, want);
-          const double part = error / operand_limit(device, bf16_result, fast, a.tensor.columns);
-          if (part >= worst) worst = part, worst_name = format("%s: error %.2e", name.c_str(), error);
-        }
+      for (const LayerProjection& p : projections.all()) {
+        if (!dump.fp8.quantizes(p)) continue;
+        const std::string name = format("layers.%d.%s.%s", p.layer, p.name(), kind.name);
+        const Operand a(stream, dump, name + ".a", name + ".scale_a", kind.a, kind.a_by_columns);
+        const Operand b(stream, dump, name + ".b", name + ".scale_b", kind.b, kind.b_by_columns);
+        const bool fast = dump.fp8.fast(kind.a == Role::input);
+        const std::vector<float> want = dump.floats(*dump.operands, name + ".out");
+        const double error = bf16_result ? product_error<bf16>(stream, matmul, a, b, fast, want)
+                                         : product_error<float>(stream, matmul, a, b, fast, want);
+        const double part = error / operand_limit(device, bf16_result, fast, a.tensor.columns);
+        if (part >= worst) worst = part, worst_name = format("%s: error %.2e", name.c_str(), error);
+      }
       ++(worst <= 1 ? verdict.passed : verdict.failed);
       printf("  %s %s products of the dump's operands, %s: the worst is %s, %.0f%% of the limit\n",
              worst <= 1 ? "ok  " : "FAIL", kind.name, bf16_result ? "bf16" : "fp32", worst_name.c_str(), 100 * worst);

@@ -17,7 +17,8 @@ namespace {
 // By tensor's name, factors with the numbers they belong to.
 std::map<std::string, size_t> activations(const ModelConfig& config, const Fp8Settings& fp8, size_t tokens) {
   std::map<std::string, size_t> bytes;
-  const SavedSizes sizes{config, fp8, DType::bf16, int64_t(tokens), int64_t(tokens), false, true};
+  const LayerProjections projections(config);
+  const SavedSizes sizes{config, projections, fp8, DType::bf16, int64_t(tokens), int64_t(tokens), false, true};
   for (const SavedRow& row : saved_rows()) {
     const std::string name = row.name;
     if (const Tensor t = row.tensor(sizes, 0)) bytes[name.substr(0, name.find(','))] += t.span_bytes();

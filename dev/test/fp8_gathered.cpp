@@ -68,22 +68,19 @@ Operand downloaded(Stream& stream, const std::string& name, const QuantizedTenso
   return operand;
 }
 
-// Of each product of each block: the whole weight, and the rows and columns of it that are here.
+// Of each product: the whole weight, and the rows and columns of it that are here.
 struct Weight {
   std::vector<bf16> values;
   std::vector<int64_t> rows, columns;
   int64_t whole_columns = 0;
 };
-using Weights = std::map<std::pair<int, Projection>, Weight>;
+using Weights = std::map<int, Weight>;  // by LayerProjection::index
 
 Weights weights_of(Trainer& trainer) {
   Weights weights;
   for (const ParameterInfo& t : trainer.layout().tensors) {
-    if (!t.row->linear) continue;
-    const int layer = trainer.layout().units[size_t(t.unit)].layer;
-    const auto product = *std::find_if(std::begin(kEachProjection), std::end(kEachProjection),
-                                       [&](Projection p) { return strcmp(projection_name(p), t.row->operand) == 0; });
-    Weight& w = weights[{layer, product}];
+    if (!t.projection) continue;
+    Weight& w = weights[t.projection->index];
     const int64_t before = w.whole_columns ? int64_t(w.values.size()) / w.whole_columns : 0;
     for (const float x : trainer.weights(t.name)) w.values.push_back(from_float<bf16>(x));
     for (int64_t r = 0; r < t.rows; ++r) w.rows.push_back(before + t.first_row + r);
@@ -114,12 +111,12 @@ class Observer {
         all_(communicator.split(Communicator::first_ranks(communicator.size()))),
         stream_(device, "observer") {}
 
-  // `scales` by fp8_tensor_id(), the same on all ranks; empty: they follow from the largest numbers.
+  // `scales` by LayerProjection::id(), the same on all ranks; empty: they follow from the largest numbers.
   void begin_step(int step, Weights weights, std::vector<float> scales) {
     step_ = step, weights_ = std::move(weights), scales_ = std::move(scales);
     for (size_t i = 0; i < scales_.size(); ++i)
       REQUIRE(scales_[i] == largest_of_all(scales_[i]), "rank %d: the scale of %s is not that of all ranks", mesh_.rank,
-              fp8_tensor_name(int(i)).c_str());
+              LayerProjections(config_).name(int(i)).c_str());
   }
   int seen_alone() const { return seen_alone_; }
   size_t operands() const { return operands_; }
@@ -127,27 +124,27 @@ class Observer {
 
   void see(const ObservedProduct& p) {
     device_.synchronize();
-    const auto [OC, IC] = projection_shape(config_, p.projection);
-    const std::string name =
-        format("rank %d: layers.%d.%s.%s", mesh_.rank, p.layer, projection_name(p.projection), kind_name(p.kind));
+    const LayerProjection& here = p.projection;
+    const bool gathers_inputs = here.row().parallel == Parallel::column;
+    const std::string name = format("rank %d: layers.%d.%s.%s", mesh_.rank, here.layer, here.name(), kind_name(p.kind));
     const size_t N = size_t(p.N);
-    Operand &x = inputs_[{p.layer, p.projection}], &dy = output_gradients_[{p.layer, p.projection}];
+    Operand &x = inputs_[here.index], &dy = output_gradients_[here.index];
     // Forward and for the weight, an input; for the input and for the weight, an output gradient.
-    if (mesh_.tensor_degree > 1 && p.kind != (gathers_inputs(p.projection) ? Kind::dgrad : Kind::forward)) ++gathered_;
+    if (mesh_.tensor_degree > 1 && p.kind != (gathers_inputs ? Kind::dgrad : Kind::forward)) ++gathered_;
     if (p.kind == Kind::forward) {
-      const std::vector<bf16> values = all_rows(*p.source, p.N, gathers_inputs(p.projection));
+      const std::vector<bf16> values = all_rows(*p.source, p.N, gathers_inputs);
       x = quantized_as(values, p, Role::input);
       compare(name + ".x", p.a, x);
       compare(name + ".weight", p.b, weight(p, false));
       // Later steps have other weights than one rank's.
-      if (step_ == 0 && p.layer == 0 && p.projection == Projection::qkv) compare_to_one_rank(name, values, x);
+      if (step_ == 0 && here.index == 0) compare_to_one_rank(name, values, x);
     } else if (p.kind == Kind::dgrad) {
-      dy = quantized_as(all_rows(*p.source, p.N, !gathers_inputs(p.projection)), p, Role::output_gradient);
+      dy = quantized_as(all_rows(*p.source, p.N, !gathers_inputs), p, Role::output_gradient);
       compare(name + ".dy", p.a, dy);
       compare(name + ".weight", p.b, weight(p, true));
     } else {
-      compare(name + ".dy", p.a, transposed(dy, N, size_t(OC)));
-      compare(name + ".x", p.b, transposed(x, N, size_t(IC)));
+      compare(name + ".dy", p.a, transposed(dy, N, size_t(here.OC)));
+      compare(name + ".x", p.b, transposed(x, N, size_t(here.IC)));
     }
   }
 
@@ -176,9 +173,8 @@ class Observer {
   }
 
   Operand quantized_as(const std::vector<bf16>& values, const ObservedProduct& p, Role role) {
-    const int number = fp8_tensor_id(p.layer, p.projection, role);
     const Fp8Format format = settings_.fp8.format(role);
-    if (!scales_.empty()) return quantized(values, format, scales_[size_t(number)]);
+    if (!scales_.empty()) return quantized(values, format, scales_[size_t(p.projection.id(role))]);
     float amax = largest(values);
     if (settings_.fp8.delayed()) amax = largest_of_all(amax);
     return quantized(values, format, fp8_scale(amax, format, settings_.fp8.power_of_two));
@@ -193,7 +189,7 @@ class Observer {
 
   // This rank's part of the whole weight's bytes: W (OC, IC), or its transpose.
   Operand weight(const ObservedProduct& p, bool columnwise) {
-    const Weight& w = weights_.at({p.layer, p.projection});
+    const Weight& w = weights_.at(p.projection.index);
     const Operand whole = quantized_as(w.values, p, Role::weight);
     Operand part{{}, whole.factor};
     for (const int64_t r : w.rows)
@@ -237,7 +233,7 @@ class Observer {
   Stream stream_;
   Weights weights_;
   std::vector<float> scales_;
-  std::map<std::pair<int, Projection>, Operand> inputs_, output_gradients_;  // of the running micro-batch
+  std::map<int, Operand> inputs_, output_gradients_;  // of the running micro-batch, by LayerProjection::index
   int step_ = 0, seen_alone_ = 0;
   size_t operands_ = 0, gathered_ = 0;  // compared; those of them that travelled as bytes
 };
@@ -259,7 +255,7 @@ std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
   std::vector<Alone> alone;
   Training training(world, small(), settings);
   training->observe([&](const ObservedProduct& p) {
-    if (p.layer > 0 || p.projection != Projection::qkv || p.kind != Kind::forward) return;
+    if (p.projection.index > 0 || p.kind != Kind::forward) return;
     world.device.synchronize();
     alone.push_back(
         {computed(stream, *p.source, float(training.config.norm_eps)), downloaded(stream, "one rank's input", p.a)});
@@ -287,7 +283,7 @@ void train(World& world, const std::string& recipe, const Way& way) {
     training->observe({});
   }
   // Two operands of each of a product's three calls.
-  const size_t expected = size_t(steps * kMicroSteps * training.config.L * kProjectionCount) * 6;
+  const size_t expected = size_t(steps * kMicroSteps * LayerProjections(training.config).count()) * 6;
   REQUIRE(observer.operands() == expected && observer.seen_alone() == kMicroSteps,
           "%zu operands were compared of %zu, and %d inputs to one rank's", observer.operands(), expected,
           observer.seen_alone());

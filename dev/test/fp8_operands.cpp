@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kSteps = 3;
 
-std::string stem_of(int layer, Projection product) { return format("layers.%d.%s.", layer, projection_name(product)); }
+std::string stem_of(const LayerProjection& p) { return format("layers.%d.%s.", p.layer, p.name()); }
 
 // Looks at each product as it is enqueued, when all before it was executed.
 class Observer {
@@ -44,8 +44,8 @@ class Observer {
     device_.synchronize();
     if (p.kind == Kind::forward && !forward_) micros_.push_back(weights_);
     forward_ = p.kind == Kind::forward;
-    const auto [OC, IC] = projection_shape(config_, p.projection);
-    const std::string stem = stem_of(p.layer, p.projection), of_kind = stem + kind_name(p.kind) + ".";
+    const int OC = p.projection.OC, IC = p.projection.IC;
+    const std::string stem = stem_of(p.projection), of_kind = stem + kind_name(p.kind) + ".";
     if (p.kind == Kind::forward) add(stem + "x", matrix(source(p), p.N, IC));
     if (p.kind == Kind::dgrad) add(stem + "dy", matrix(source(p), p.N, OC));
     if (p.a) {
@@ -121,12 +121,10 @@ Choices choices_of(const Words& words) {
   return choices;
 }
 
-void write_settings(const std::string& directory, const Fp8Settings& fp8) {
+void write_settings(const std::string& directory, const Fp8Settings& fp8, const LayerProjections& projections) {
   Json skip = Json::array();
-  for (size_t i = 0; i < fp8.skipped.size(); ++i)
-    if (fp8.skipped[i])
-      skip.push_back(
-          format("layers.%zu.%s", i / kProjectionCount, projection_name(Projection(int(i) % kProjectionCount))));
+  for (const LayerProjection& p : projections.all())
+    if (!fp8.quantizes(p)) skip.push_back(format("layers.%d.%s", p.layer, p.name()));
   Json json = Json::object().set("recipe", recipe_name(fp8.recipe)).set("gradient", format_name(fp8.gradient));
   json.set("pow2", fp8.power_of_two).set("skip", skip);
   if (fp8.delayed())
@@ -135,24 +133,20 @@ void write_settings(const std::string& directory, const Fp8Settings& fp8) {
 }
 
 // The operands of all products, before the step that uses them. All ranks call.
-NamedArrays weights_of(Trainer& trainer, const ModelConfig& config) {
+NamedArrays weights_of(Trainer& trainer) {
   NamedArrays arrays;
   for (const ParameterInfo& tensor : trainer.layout().tensors) {
-    if (!tensor.row->linear) continue;
+    if (!tensor.projection) continue;
     std::vector<uint16_t> rounded;
     for (const float x : trainer.weights(tensor.name)) rounded.push_back(bf16_bits(x));
-    const int layer = trainer.layout().units[size_t(tensor.unit)].layer;
-    NamedArray& array = arrays[format("layers.%d.%s.w", layer, tensor.row->operand)];
+    NamedArray& array = arrays[stem_of(*tensor.projection) + "w"];
     const NamedArray part = array_of(StoredType::BF16, {uint64_t(tensor.rows), uint64_t(tensor.columns)}, rounded);
     if (array.shape.empty()) array = part;
     else array.shape[0] += part.shape[0], array.bytes.insert(array.bytes.end(), part.bytes.begin(), part.bytes.end());
   }
-  for (int layer = 0; layer < config.L; ++layer)
-    for (const Projection product : kEachProjection) {
-      const auto [OC, IC] = projection_shape(config, product);
-      REQUIRE(arrays.at(stem_of(layer, product) + "w").shape == (Shape{uint64_t(OC), uint64_t(IC)}),
-              "the parts of %s are not one operand", projection_name(product));
-    }
+  for (const LayerProjection& p : trainer.layout().projections.all())
+    REQUIRE(arrays.at(stem_of(p) + "w").shape == (Shape{uint64_t(p.OC), uint64_t(p.IC)}),
+            "the parts of %s are not one operand", p.name());
   return arrays;
 }
 
@@ -161,12 +155,12 @@ void write_operands(const Ranks& ranks, const Words& words) {
   const auto [config, settings] = choices_of(words);
   World world(ranks);
   Training training(world, config, settings);
-  if (world.first()) write_settings(directory, settings.fp8);
+  if (world.first()) write_settings(directory, settings.fp8, training->layout().projections);
   Observer observer(world.device, config);
   const size_t micros = size_t(settings.micro_steps);
   for (int step = 0; step < kSteps; ++step) {
     training.evaluate();  // leaves no traces
-    observer.begin_step(weights_of(*training.trainer, config));
+    observer.begin_step(weights_of(*training.trainer));
     training->observe([&](const ObservedProduct& product) { observer.see(product); });
     training.train(1);
     training->observe({});

@@ -124,7 +124,7 @@ void step(const Ranks& ranks, const Words& words) {
   settings.fp8.history = 1024;
   settings.fp8.all_gather = values.has("all-gather"), settings.fp8.precompute_scales = !values.has("on-demand");
   REQUIRE(values.has("without-history") || !settings.fp8.delayed() ||
-              checkpoint.other("fp8_amax_history").size() == size_t(config.L * kProjectionCount * kRoles) * 3,
+              checkpoint.other("fp8_amax_history").size() == size_t(LayerProjections(config).ids()) * 3,
           "the checkpoint has no history of 3 steps");
   World world(ranks);
   Training training(world, config, settings, world.mesh(1, 1, values.number("degree")), {});

@@ -10,12 +10,11 @@
 inline Fp8Settings read_quantization(const Json& json, const ModelConfig& config) {
   Fp8Settings s = fp8_settings(
       {json.get_string("recipe"), json.get_string("gradient"), json.at("pow2").as_bool() ? "on" : "off", ""}, config);
+  const LayerProjections projections(config);
   for (const Json& name : json.at("skip").elements())
-    for (int layer = 0; layer < config.L; ++layer)
-      for (const Projection product : kEachProjection)
-        if (name.as_string() == projection_name(product) ||
-            name.as_string() == format("layers.%d.%s", layer, projection_name(product)))
-          s.skipped[size_t(layer * kProjectionCount + int(product))] = true;
+    for (const LayerProjection& p : projections.all())
+      if (name.as_string() == p.name() || name.as_string() == format("layers.%d.%s", p.layer, p.name()))
+        s.skipped[size_t(p.index)] = true;
   s.history = int(json.get_int("history")), s.margin = int(json.get_int("margin"));
   s.latest = json.get_string("algorithm") == "latest";
   return s;

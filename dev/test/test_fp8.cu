@@ -29,11 +29,12 @@ std::string choice_error(const char* recipe, const char* gradient, const char* s
 
 // "qkv o" for each block that is not all in FP8.
 std::string in_bf16(const Fp8Settings& settings) {
+  const LayerProjections projections(odd());
   std::string text;
   for (int layer = 0; layer < odd().L; ++layer) {
     std::string names;
-    for (const Projection p : kEachProjection)
-      if (!settings.quantizes(layer, p)) names += std::string(" ") + projection_name(p);
+    for (const LayerProjection& p : projections.of(layer))
+      if (!settings.quantizes(p)) names += std::string(" ") + p.name();
     if (!names.empty()) text += format("%d:%s;", layer, names.c_str());
   }
   return text;

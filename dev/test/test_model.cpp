@@ -361,6 +361,30 @@ TEST_CASE("the layout places every weight once, fused ones side by side") {
   }
 }
 
+TEST_CASE("the FP8 tensors of a layer's products have the numbers that checkpoints have of them") {
+  const ModelConfig config = read(newest());
+  const ParameterLayout layout(config);
+  const LayerProjections& projections = layout.projections;
+  CHECK(projections.count() == 4 * config.L);
+  CHECK(projections.ids() == 12 * config.L);
+  for (const LayerProjection& p : projections.all())
+    for (const Role role : kEachRole) {
+      CHECK(p.id(role) == (p.layer * 4 + int(p.which)) * 3 + int(role));
+      CHECK(projections.role(p.id(role)) == role);
+      CHECK(projections.find(p.layer, p.which) == &p);
+    }
+  const LayerProjection& qkv = *projections.find(1, Projection::qkv);
+  CHECK(qkv.OC == config.qkv_width());
+  CHECK(qkv.IC == config.C);
+  CHECK(layout.tensor("model.layers.1.self_attn.k_proj.weight").projection == &qkv);
+  CHECK(layout.tensor("model.layers.1.input_layernorm.weight").projection == nullptr);
+  CHECK(projections.of(1)[0].index == qkv.index);
+  CHECK(projections.of(0, 2).size() == 8);
+  CHECK(projections.of(-1).empty());
+  CHECK(projections.name(projections.find(1, Projection::down)->id(Role::output_gradient)) ==
+        "the output gradient of down in block 1");
+}
+
 TEST_CASE("the parts of units hold every element of every weight once, for any number of parts") {
   for (const bool tied : {false, true})
     for (const int parts : {1, 2, 3, 4, 7, 8, 64}) {
@@ -482,8 +506,8 @@ TEST_CASE("FLOPs a token are 6 N and attention") {
   CHECK(c.flops_per_token(8192, false) == 6 * products + 12.0 * c.L * c.q_width() * 8192);
   CHECK(c.flops_per_token(8192, true) == 6 * products + 6.0 * c.L * c.q_width() * 8192);
   ModelConfig windowed = c;
-  windowed.window = 1024, windowed.windowed.assign(size_t(c.L), false);
-  windowed.windowed[0] = windowed.windowed[3] = true;
+  windowed.window = 1024, windowed.layers.resize(size_t(c.L));
+  windowed.layers[0].windowed = windowed.layers[3].windowed = true;
   const double pairs = attention_pairs(8192, 8192, 0, 1024) / attention_pairs(8192, 8192, 0);  // of two layers
   CHECK(windowed.flops_per_token(8192, true) ==
         doctest::Approx(6 * products + 6.0 * (c.L - 2 + 2 * pairs) * c.q_width() * 8192).epsilon(1e-4));

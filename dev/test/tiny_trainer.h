@@ -37,7 +37,7 @@ inline ModelConfig tiny(const TinyModel& m = {}) {
   ModelConfig c = ModelConfig::preset("tiny");
   c.C = m.C, c.L = m.L, c.NH = m.NH, c.NKV = m.NKV, c.HD = m.HD, c.FF = m.FF, c.V = m.V;
   c.tied = m.tied, c.init_std = m.init_std, c.family = find_family(m.family), c.window = m.window;
-  for (int layer = 0; layer < m.L && m.window; ++layer) c.windowed.push_back(layer % 2 == 0);
+  for (int layer = 0; layer < m.L && m.window; ++layer) c.layers.push_back({.windowed = layer % 2 == 0});
   return c;
 }
 // All that families differ in: biases, norms of each head and of all, norms behind the layers, windows.

@@ -14,9 +14,12 @@ void ModelConfig::set_layers(int count) {
   REQUIRE(count >= 1 && count <= kMostLayers, "model %s: %d layers\n  expected 1 to %d", name.c_str(), count,
           kMostLayers);
   L = count;
-  if (window == 0) return;
-  windowed.resize(size_t(count), windowed.back());
-  if (std::find(windowed.begin(), windowed.end(), true) == windowed.end()) window = 0, windowed.clear();
+  if (!layers.empty()) layers.resize(size_t(count), layers.back());
+  if (windowed_layers() == 0) window = 0;
+}
+
+int ModelConfig::windowed_layers() const {
+  return int(std::count_if(layers.begin(), layers.end(), [](const Layer& layer) { return layer.windowed; }));
 }
 
 std::vector<int> ModelConfig::end_tokens() const {
@@ -42,8 +45,8 @@ void ModelConfig::check() const {
   REQUIRE(norm_eps > 0 && init_std > 0, "model %s: rms_norm_eps %g and initializer_range %g must be positive",
           name.c_str(), norm_eps, init_std);
   REQUIRE(pad < V, "model %s: pad_token_id %d is beyond the vocabulary of %d", name.c_str(), pad, V);
-  REQUIRE(window >= 0 && (window == 0 || windowed.size() == size_t(L)),
-          "model %s: a window of %d keys, in %zu of %d layers", name.c_str(), window, windowed.size(), L);
+  REQUIRE(window >= 0 && layers.size() == (window == 0 && layers.empty() ? 0 : size_t(L)),
+          "model %s: a window of %d keys, and a list of %zu of %d layers", name.c_str(), window, layers.size(), L);
   rope.check(("model " + name).c_str());
 }
 

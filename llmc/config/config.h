@@ -15,6 +15,11 @@ inline constexpr int kMostLayers = 10'000;
 inline constexpr int kMostWidth = 1 << 20;       // hidden size, FFN, and all query heads together
 inline constexpr int kMostVocabulary = 1 << 24;  // tokens
 
+// How layers of one model differ.
+struct Layer {
+  bool windowed = false;  // its attention has the sliding window
+};
+
 struct ModelConfig {
   std::string name;  // of the preset or the directory
   const Family* family = kFamilies;
@@ -32,17 +37,18 @@ struct ModelConfig {
   RopeScaling rope;
   // The sliding window: a query sees this many keys at most, its own included. 0: no layer has one.
   int window = 0;
-  std::vector<bool> windowed;  // by layer: it has the window; empty if there is none
-  int bos = -1;                // -1: none
-  int pad = -1;                // pad_token_id: where it is an input, its row of the embedding gets no gradient
-  std::vector<int> eos;        // Hugging Face's file has one number or a list
-  Json generation;             // generation_config.json as it was beside the weights; null: there was no such file
+  std::vector<Layer> layers;  // (L); empty: all are as Layer{}
+  int bos = -1;               // -1: none
+  int pad = -1;               // pad_token_id: where it is an input, its row of the embedding gets no gradient
+  std::vector<int> eos;       // Hugging Face's file has one number or a list
+  Json generation;            // generation_config.json as it was beside the weights; null: there was no such file
 
   int q_width() const { return NH * HD; }
   int kv_width() const { return NKV * HD; }
   int qkv_width() const { return (NH + 2 * NKV) * HD; }
-  int window_of(int layer) const { return window > 0 && windowed[size_t(layer)] ? window : 0; }
-  // New layers have the window if the last one has it. Throws on more than kMostLayers.
+  int window_of(int layer) const { return window > 0 && layers[size_t(layer)].windowed ? window : 0; }
+  int windowed_layers() const;
+  // New layers are as the last one. Throws on more than kMostLayers.
   void set_layers(int count);
   int64_t parameters() const;
   // The tokens that end a sampled text: those of generation_config.json or, if it names none, those of config.json.

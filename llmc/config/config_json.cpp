@@ -104,25 +104,25 @@ void read_windows(const Json& json, ModelConfig& config) {
   const bool absent = json.contains("sliding_window") && !has(json, "sliding_window");  // it is null
   const bool off = absent || (qwen && !json.get_bool("use_sliding_window", false));
   const int window = off ? 0 : read_size(json, "sliding_window", kMissing);
-  std::vector<bool> windowed;
+  std::vector<Layer> layers;
   if (has(json, "layer_types")) {
     for (const Json& type : json.at("layer_types").elements()) {
       const std::string name = type.as_string();
       REQUIRE(name == "full_attention" || name == "sliding_attention",
               "%s: layer_types has \"%s\", expected \"full_attention\" or \"sliding_attention\"", json.where().c_str(),
               name.c_str());
-      windowed.push_back(name == "sliding_attention");
+      layers.push_back({.windowed = name == "sliding_attention"});
     }
-    REQUIRE(windowed.size() == size_t(config.L), "%s: layer_types has %zu entries for %d layers", json.where().c_str(),
-            windowed.size(), config.L);
+    REQUIRE(layers.size() == size_t(config.L), "%s: layer_types has %zu entries for %d layers", json.where().c_str(),
+            layers.size(), config.L);
   } else {
     const int first = qwen ? read_int(json, "max_window_layers", config.family->max_window_layers, 0) : 0;
-    for (int layer = 0; layer < config.L; ++layer) windowed.push_back(window > 0 && layer >= first);
+    for (int layer = 0; layer < config.L; ++layer) layers.push_back({.windowed = window > 0 && layer >= first});
   }
-  if (std::count(windowed.begin(), windowed.end(), true) == 0) return;
+  if (std::none_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.windowed; })) return;
   REQUIRE(window > 0, "%s: layer_types names sliding attention, but there is no sliding_window%s", json.where().c_str(),
           qwen ? ", or use_sliding_window is not true" : "");
-  config.window = window, config.windowed = windowed;
+  config.window = window, config.layers = layers;
 }
 
 // Returns the first layer from which on all have the window, for readers that do not know layer_types; L if there is

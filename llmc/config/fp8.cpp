@@ -13,12 +13,6 @@ namespace {
 
 constexpr const char* kRecipeNames[] = {"off", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
 
-Projection projection_of(const ParameterRow& row) {
-  for (const Projection projection : kEachProjection)
-    if (strcmp(row.operand, projection_name(projection)) == 0) return projection;
-  fail("the table of tensors calls %s fit for FP8, and no product has it", row.name);
-}
-
 // Returns the number N of "first=N" or "last=N", -1 for another pattern.
 int64_t blocks_named(const std::string& pattern, const char* word) {
   const size_t length = strlen(word);
@@ -32,13 +26,13 @@ void skip(Fp8Settings& settings, const std::string& pattern, const ModelConfig& 
   const int64_t first = blocks_named(pattern, "first="), last = blocks_named(pattern, "last=");
   bool found = false;
   for (const ParameterInfo& tensor : layout.tensors) {
-    if (!tensor.row->linear) continue;
-    const int layer = layout.units[size_t(tensor.unit)].layer;
+    if (!tensor.projection) continue;
+    const int layer = tensor.projection->layer;
     const bool named = first >= 0 ? layer < first
                        : last >= 0
                            ? layer >= config.L - last
                            : !pattern.empty() && fnmatch(("*" + pattern + "*").c_str(), tensor.name.c_str(), 0) == 0;
-    if (named) settings.skipped[size_t(layer * kProjectionCount + int(projection_of(*tensor.row)))] = found = true;
+    if (named) settings.skipped[size_t(tensor.projection->index)] = found = true;
   }
   REQUIRE(found,
           "--fp8-skip: %s matches no weight of a product that would run in FP8\n"
@@ -57,39 +51,9 @@ Fp8Recipe recipe_named(const std::string& name) {
   fail("there is no FP8 recipe named %s", name.c_str());
 }
 
-const char* projection_name(Projection projection) {
-  constexpr const char* names[] = {"qkv", "o", "gate_up", "down"};
-  return names[int(projection)];
-}
-
-ProjectionShape projection_shape(const ModelConfig& c, Projection projection) {
-  int64_t OC = 0, IC = 0;
-  for (const ParameterRow& row : kParameterRows)
-    if (strcmp(row.operand, projection_name(projection)) == 0) OC += row.rows(c), IC = row.columns(c);
-  return {int(OC), int(IC)};
-}
-
-const char* role_name(Role role) {
-  constexpr const char* names[] = {"input", "weight", "output gradient"};
-  return names[int(role)];
-}
-
-std::string fp8_tensor_name(int number) {
-  return format("the %s of %s in block %d", role_name(Role(number % kRoles)),
-                projection_name(Projection(number / kRoles % kProjectionCount)), number / kRoles / kProjectionCount);
-}
-
-bool Fp8Settings::quantizes_block(int layer) const {
-  return std::all_of(std::begin(kEachProjection), std::end(kEachProjection),
-                     [&](Projection p) { return quantizes(layer, p); });
-}
-
-int Fp8Settings::weight_amax_index(int layer, const char* projection) const {
-  if (!amax_from_update() || layer < 0) return -1;
-  for (const Projection p : kEachProjection)
-    if (strcmp(projection_name(p), projection) == 0)
-      return quantizes(layer, p) ? layer * kProjectionCount + int(p) : -1;
-  return -1;
+bool Fp8Settings::gathers_bytes(std::span<const LayerProjection> products) const {
+  return all_gather && per_tensor_scale() && !products.empty() &&
+         std::all_of(products.begin(), products.end(), [&](const LayerProjection& p) { return quantizes(p); });
 }
 
 QuantizedTensor Fp8Settings::operand(Role role, bool columnwise, int rows, int columns) const {
@@ -131,8 +95,8 @@ Fp8Settings fp8_settings(const Fp8Choice& choice, const ModelConfig& config) {
   s.gradient = choice.gradient == "auto" ? (s.per_tensor_scale() ? Fp8Format::e5m2 : Fp8Format::e4m3)
                                          : (choice.gradient == "e5m2" ? Fp8Format::e5m2 : Fp8Format::e4m3);
   s.power_of_two = choice.power_of_two == "auto" ? !s.per_tensor_scale() : choice.power_of_two == "on";
-  s.skipped.assign(size_t(config.L * kProjectionCount), false);
   const ParameterLayout layout(config);
+  s.skipped.assign(layout.projections.all().size(), false);
   for (size_t begin = 0; begin < choice.skip.size();) {
     const size_t end = std::min(choice.skip.find(',', begin), choice.skip.size());
     skip(s, choice.skip.substr(begin, end - begin), config, layout);
@@ -190,20 +154,21 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
 
 std::vector<std::string> describe_products(const Fp8Settings& s, const ModelConfig& config) {
   std::vector<std::string> lines;
-  const auto in_bf16 = [&](int layer) {
+  const LayerProjections projections(config);
+  const auto names = [&](int layer, bool quantized) {
     std::string names;
-    for (const Projection p : kEachProjection)
-      if (!s.quantizes(layer, p)) names += (names.empty() ? "" : ", ") + std::string(projection_name(p));
+    for (const LayerProjection& p : projections.of(layer))
+      if (s.quantizes(p) == quantized) names += (names.empty() ? "" : ", ") + std::string(p.name());
     return names;
+  };
+  const auto alike = [&](int a, int b) {
+    return names(a, true) == names(b, true) && names(a, false) == names(b, false);
   };
   for (int first = 0; first < config.L;) {
     int last = first;
-    while (last + 1 < config.L && in_bf16(last + 1) == in_bf16(first)) ++last;
-    std::string quantized;
-    for (const Projection p : kEachProjection)
-      if (s.quantizes(first, p)) quantized += (quantized.empty() ? "" : ", ") + std::string(projection_name(p));
+    while (last + 1 < config.L && alike(last + 1, first)) ++last;
     const std::string blocks = first == last ? format("block %d", first) : format("blocks %d to %d", first, last);
-    const std::string high_precision = in_bf16(first);
+    const std::string quantized = names(first, true), high_precision = names(first, false);
     lines.push_back(blocks + ": " + (quantized.empty() ? "" : quantized + " in FP8") +
                     (quantized.empty() || high_precision.empty() ? "" : ", ") +
                     (high_precision.empty() ? "" : high_precision + " in bf16"));

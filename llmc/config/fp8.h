@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "llmc/config/config.h"
+#include "llmc/config/projections.h"
 #include "llmc/device/device.h"
 #include "llmc/kernels/quantized_tensor.h"
 #include "llmc/kernels/step_state.h"
@@ -23,38 +24,13 @@ enum class Fp8Recipe { off, tensorwise, delayed, rowwise, rowwise_hp_wgrad, bloc
 const char* recipe_name(Fp8Recipe recipe);
 Fp8Recipe recipe_named(const std::string& name);
 
-enum class Projection { qkv, o, gate_up, down };
-inline constexpr int kProjectionCount = 4;
-inline constexpr Projection kEachProjection[kProjectionCount] = {Projection::qkv, Projection::o, Projection::gate_up,
-                                                                 Projection::down};
-// True if the product's inputs are gathered under tensor parallelism; otherwise its output gradients are (linear.h).
-constexpr bool gathers_inputs(Projection projection) {
-  return projection == Projection::qkv || projection == Projection::gate_up;
-}
-const char* projection_name(Projection projection);  // its name in the table of tensors
-
-// y[N, OC] = x[N, IC] Wᵀ
-struct ProjectionShape {
-  int OC, IC;
-};
-ProjectionShape projection_shape(const ModelConfig& config, Projection projection);
-
-enum class Role { input, weight, output_gradient };
-inline constexpr int kRoles = 3;
-const char* role_name(Role role);
-
-// Numbers each tensor that is quantized, by its layer, product and role.
-constexpr int fp8_tensor_id(int layer, Projection projection, Role role) {
-  return (layer * kProjectionCount + int(projection)) * kRoles + int(role);
-}
-std::string fp8_tensor_name(int number);  // for example "the input of down in block 3"
 // A kernel reports a tensor with an infinity or NaN by an atomic min of its code (step_state.h). Tensors computed
 // earlier have smaller codes. Backward runs in reverse, so its codes count down from the largest.
-constexpr uint32_t nonfinite_code(int number) {
-  const bool backward = Role(number % kRoles) == Role::output_gradient;
-  return backward ? kLargestCode - uint32_t(number) : uint32_t(number) + 1;
+inline uint32_t nonfinite_code(const LayerProjection& p, Role role) {
+  const uint32_t id = uint32_t(p.id(role));
+  return role == Role::output_gradient ? kLargestCode - id : id + 1;
 }
-constexpr int not_finite_number(uint32_t word) {
+constexpr int not_finite_id(uint32_t word) {
   return word > kLargestCode / 2 ? int(kLargestCode - word) : int(word) - 1;
 }
 
@@ -62,7 +38,7 @@ struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;
   Fp8Format gradient = Fp8Format::e5m2;  // of output gradients
   bool power_of_two = false;
-  std::vector<bool> skipped;  // (L, kProjectionCount): products that stay in bf16; empty: none
+  std::vector<bool> skipped;  // by LayerProjection::index: products that stay in bf16; empty: none
   // For the recipe `delayed`:
   int history = 1024;   // number of steps
   bool latest = false;  // the scale follows from the last step's amax, not from the largest one in the history
@@ -73,24 +49,20 @@ struct Fp8Settings {
 
   bool on() const { return recipe != Fp8Recipe::off; }
   bool delayed() const { return recipe == Fp8Recipe::delayed; }
-  bool quantizes(int layer, Projection projection) const {
-    return on() && (skipped.empty() || !skipped[size_t(layer * kProjectionCount + int(projection))]);
-  }
-  // True if all products of the block run in FP8.
-  bool quantizes_block(int layer) const;
-  // True if a block's weights are gathered as FP8 bytes (fp8_weights.h). A layer of -1 is no block.
-  bool gathers_bytes(int layer) const {
-    return all_gather && per_tensor_scale() && layer >= 0 && quantizes_block(layer);
-  }
+  bool quantizes(const LayerProjection& p) const { return on() && (skipped.empty() || !skipped[size_t(p.index)]); }
+  // True if the weights of a unit are gathered as FP8 bytes (fp8_weights.h): those of a block whose products all run in
+  // FP8. `products` are those of the unit.
+  bool gathers_bytes(std::span<const LayerProjection> products) const;
   // True if the operands of the weight gradient stay in bf16.
   bool bf16_wgrad() const { return recipe == Fp8Recipe::rowwise_hp_wgrad; }
   // True if each tensor has one scale, and the same in both orientations.
   bool per_tensor_scale() const { return recipe == Fp8Recipe::tensorwise || delayed(); }
   // True if an update must leave the amax of each product's weight, from which its scale follows.
   bool amax_from_update() const { return recipe == Fp8Recipe::tensorwise; }
-  // Returns the index of a product's amax among all products of all blocks; -1: it has none. `product` is its name in
-  // the table of tensors.
-  int weight_amax_index(int layer, const char* projection) const;
+  // Returns the index at which an update writes the amax of this tensor, LayerProjection::index; -1: it has none.
+  int weight_amax_index(const LayerProjection* p) const {
+    return amax_from_update() && p && quantizes(*p) ? p->index : -1;
+  }
   bool fast(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
   Fp8Format format(Role role) const { return role == Role::output_gradient ? gradient : Fp8Format::e4m3; }
   // Returns the operand that a matrix (rows, columns) becomes, without memory: by rows, or by columns (its transpose).

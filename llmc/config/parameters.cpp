@@ -20,9 +20,9 @@ ParameterInfo part_of(const ParameterRow& row, const ModelConfig& config, const 
   const ModelConfig here = config.tensor_part(split.degree, split.rank);
   ParameterInfo t{&row, "", 0, row.rows(here), row.columns ? row.columns(here) : 1, 0, row.rows(config), 1};
   if (row.columns) t.whole_columns = row.columns(config);
-  if (row.shard == ShardRule::replicated) {
+  if (row.cut == Cut::none) {
     t.copies = split.degree, t.copy = split.rank;
-  } else if (row.shard == ShardRule::columns) {
+  } else if (row.cut == Cut::columns) {
     t.first_column = t.columns * split.rank;
   } else {
     const int64_t most = row.rows(config.tensor_part(split.degree, 0));  // the last rank may have fewer rows
@@ -37,14 +37,15 @@ ParameterInfo part_of(const ParameterRow& row, const ModelConfig& config, const 
 int64_t ModelConfig::parameters() const {
   int64_t sum = 0;
   for (const ParameterRow& row : kParameterRows)
-    if (row.is_in(*this)) sum += row.size(*this) * (row.unit == UnitKind::block ? L : 1);
+    for (int layer = 0; layer < (row.unit == UnitKind::block ? L : 1); ++layer)
+      if (row.is_in(*this, layer)) sum += row.size(*this);
   return sum;
 }
 
 double ModelConfig::flops_per_token(int T, bool causal) const {
   double products = double(V) * C;
-  for (const ParameterRow& row : kParameterRows)
-    if (row.linear && row.is_in(*this)) products += double(row.size(*this)) * L;
+  const LayerProjections projections(*this);
+  for (const LayerProjection& p : projections.all()) products += double(p.OC) * p.IC;
   double layers = 0;  // with full attention that compute as many query-key pairs
   for (int layer = 0; layer < L; ++layer) {
     const int W = window_of(layer);
@@ -54,19 +55,21 @@ double ModelConfig::flops_per_token(int T, bool causal) const {
   return 6 * products + (causal ? 6.0 : 12.0) * layers * q_width() * T;
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split) : tied(config.tied) {
+ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSplit split)
+    : projections(config.tensor_part(split.degree, split.rank)), tied(config.tied) {
   const auto add_unit = [&](UnitKind kind, int layer) {
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0, parts};
     size_t end = 0;
-    int others = 0;
-    const char* product = "";
+    int unquantized = 0;
+    const char* operand = "";
     for (const ParameterRow& row : kParameterRows) {
-      if (row.unit != kind || !row.is_in(config)) continue;
-      if (strcmp(product, row.operand) != 0) end = rounded_up(end, kAlignment);
-      product = row.operand;
+      if (row.unit != kind || !row.is_in(config, layer)) continue;
+      if (strcmp(operand, row.operand) != 0) end = rounded_up(end, kAlignment);
+      operand = row.operand;
       ParameterInfo t = part_of(row, config, split);
       t.name = with_layer(row.name, layer), t.unit = int(units.size()), t.offset = end;
-      if (!row.linear) t.other = others++;
+      if (const auto which = projection_of(row.operand)) t.projection = projections.find(layer, *which);
+      else t.unquantized_index = unquantized++;
       end += part_of(row, config, {split.degree, 0}).size();
       tensors.push_back(t);
     }
@@ -86,11 +89,10 @@ const ParameterInfo& ParameterLayout::tensor(const std::string& name) const {
   fail("the model has no tensor named %s", name.c_str());
 }
 
-size_t ParameterLayout::offset(int unit, const char* product) const {
-  const Unit& u = units[size_t(unit)];
-  for (int i = u.first_tensor; i < u.first_tensor + u.tensor_count; ++i)
-    if (strcmp(tensors[size_t(i)].row->operand, product) == 0) return tensors[size_t(i)].offset;
-  fail("unit %d of the model has no product named %s", unit, product);
+size_t ParameterLayout::offset(int unit, const char* operand) const {
+  for (const ParameterInfo& t : tensors_of(unit))
+    if (strcmp(t.row->operand, operand) == 0) return t.offset;
+  fail("unit %d of the model has no weights named %s", unit, operand);
 }
 
 std::vector<Slice> ParameterLayout::slices(int unit, size_t first, size_t count) const {
@@ -121,6 +123,6 @@ Tensor UnitTensors::operator[](const char* operand) const {
   const int64_t columns = first->columns;
   Tensor values;
   if (flat_) values = flat_.elements(first->offset, rows * columns);
-  else if (first->other >= 0) values = others_.at(first->other).elements(0, rows * columns);
+  else if (!first->projection) values = unquantized_.at(first->unquantized_index).elements(0, rows * columns);
   return first->is_matrix() ? values.first({rows, columns}) : values;
 }

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "llmc/config/config.h"
+#include "llmc/config/projections.h"
 #include "llmc/device/tensor.h"
 #include "llmc/kernels/shard_window.h"
 
 enum class UnitKind { embedding, block, head };         // a unit is gathered, computed and reduced as one
-enum class ShardRule { replicated, rows, columns };     // how tensor parallelism splits the tensor
+enum class Cut { none, rows, columns };                 // how tensor parallelism cuts the tensor
 enum class InitRule { ones, zeros, normal, residual };  // residual: projections into the residual stream
 
 struct ParameterRow {
@@ -24,12 +25,12 @@ struct ParameterRow {
   const char* operand;  // the fused operand that it is a part of, and the name by which the model looks it up
   int64_t (*rows)(const ModelConfig&);
   int64_t (*columns)(const ModelConfig&);  // null: the tensor is a vector
-  ShardRule shard;
+  Cut cut;
   InitRule init;
-  bool linear = false;                            // it belongs to a Linear of a block, whose product may run in FP8
-  bool (*present)(const ModelConfig&) = nullptr;  // null: every model has it
+  // `layer` counts for blocks only. Null: every model has it, in every layer.
+  bool (*present)(const ModelConfig&, int layer) = nullptr;
 
-  bool is_in(const ModelConfig& config) const { return !present || present(config); }
+  bool is_in(const ModelConfig& config, int layer) const { return !present || present(config, layer); }
   int64_t size(const ModelConfig& config) const { return rows(config) * (columns ? columns(config) : 1); }
 };
 
@@ -41,14 +42,14 @@ constexpr int64_t keys(const ModelConfig& c) { return int64_t(c.NKV) * c.HD; }
 constexpr int64_t ffn(const ModelConfig& c) { return c.FF; }
 constexpr int64_t vocabulary(const ModelConfig& c) { return c.V; }
 constexpr int64_t head_size(const ModelConfig& c) { return c.HD; }
-constexpr bool untied(const ModelConfig& c) { return !c.tied; }
-constexpr bool biased(const ModelConfig& c) { return c.family->qkv_bias; }
-constexpr bool norms_before(const ModelConfig& c) { return !c.family->norm_after; }
-constexpr bool norms_after(const ModelConfig& c) { return c.family->norm_after; }
-constexpr bool norms_heads(const ModelConfig& c) { return c.family->qk_norm == QkNorm::head; }
-constexpr bool norms_whole(const ModelConfig& c) { return c.family->qk_norm == QkNorm::whole; }
+constexpr bool untied(const ModelConfig& c, int) { return !c.tied; }
+constexpr bool biased(const ModelConfig& c, int) { return c.family->qkv_bias; }
+constexpr bool norms_before(const ModelConfig& c, int) { return !c.family->norm_after; }
+constexpr bool norms_after(const ModelConfig& c, int) { return c.family->norm_after; }
+constexpr bool norms_heads(const ModelConfig& c, int) { return c.family->qk_norm == QkNorm::head; }
+constexpr bool norms_whole(const ModelConfig& c, int) { return c.family->qk_norm == QkNorm::whole; }
 
-constexpr ShardRule replicated = ShardRule::replicated, rows = ShardRule::rows, columns = ShardRule::columns;
+constexpr Cut whole = Cut::none, rows = Cut::rows, columns = Cut::columns;
 constexpr InitRule ones = InitRule::ones, zeros = InitRule::zeros, normal = InitRule::normal,
                    residual = InitRule::residual;
 constexpr UnitKind block = UnitKind::block;
@@ -56,31 +57,26 @@ constexpr UnitKind block = UnitKind::block;
 // The rows are in the order in which the tensors lie in memory.
 inline constexpr ParameterRow kRows[] = {
     {UnitKind::embedding, "model.embed_tokens.weight", "embedding", vocabulary, hidden, rows, normal},
-    {block, "model.layers.%d.input_layernorm.weight", "norm1", hidden, nullptr, replicated, ones, false, norms_before},
-    {block, "model.layers.%d.post_attention_layernorm.weight", "norm1", hidden, nullptr, replicated, ones, false,
-     norms_after},
-    {block, "model.layers.%d.self_attn.q_proj.weight", "qkv", queries, hidden, rows, normal, true},
-    {block, "model.layers.%d.self_attn.k_proj.weight", "qkv", keys, hidden, rows, normal, true},
-    {block, "model.layers.%d.self_attn.v_proj.weight", "qkv", keys, hidden, rows, normal, true},
-    {block, "model.layers.%d.self_attn.q_proj.bias", "q bias", queries, nullptr, rows, zeros, false, biased},
-    {block, "model.layers.%d.self_attn.k_proj.bias", "k bias", keys, nullptr, rows, zeros, false, biased},
-    {block, "model.layers.%d.self_attn.v_proj.bias", "v bias", keys, nullptr, rows, zeros, false, biased},
-    {block, "model.layers.%d.self_attn.q_norm.weight", "q norm", head_size, nullptr, replicated, ones, false,
-     norms_heads},
-    {block, "model.layers.%d.self_attn.k_norm.weight", "k norm", head_size, nullptr, replicated, ones, false,
-     norms_heads},
-    {block, "model.layers.%d.self_attn.q_norm.weight", "q norm", queries, nullptr, rows, ones, false, norms_whole},
-    {block, "model.layers.%d.self_attn.k_norm.weight", "k norm", keys, nullptr, rows, ones, false, norms_whole},
-    {block, "model.layers.%d.self_attn.o_proj.weight", "o", hidden, queries, columns, residual, true},
-    {block, "model.layers.%d.post_attention_layernorm.weight", "norm2", hidden, nullptr, replicated, ones, false,
-     norms_before},
-    {block, "model.layers.%d.post_feedforward_layernorm.weight", "norm2", hidden, nullptr, replicated, ones, false,
-     norms_after},
-    {block, "model.layers.%d.mlp.gate_proj.weight", "gate_up", ffn, hidden, rows, normal, true},
-    {block, "model.layers.%d.mlp.up_proj.weight", "gate_up", ffn, hidden, rows, normal, true},
-    {block, "model.layers.%d.mlp.down_proj.weight", "down", hidden, ffn, columns, residual, true},
-    {UnitKind::head, "model.norm.weight", "norm", hidden, nullptr, replicated, ones},
-    {UnitKind::head, "lm_head.weight", "head", vocabulary, hidden, rows, normal, false, untied},
+    {block, "model.layers.%d.input_layernorm.weight", "norm1", hidden, nullptr, whole, ones, norms_before},
+    {block, "model.layers.%d.post_attention_layernorm.weight", "norm1", hidden, nullptr, whole, ones, norms_after},
+    {block, "model.layers.%d.self_attn.q_proj.weight", "qkv", queries, hidden, rows, normal},
+    {block, "model.layers.%d.self_attn.k_proj.weight", "qkv", keys, hidden, rows, normal},
+    {block, "model.layers.%d.self_attn.v_proj.weight", "qkv", keys, hidden, rows, normal},
+    {block, "model.layers.%d.self_attn.q_proj.bias", "q bias", queries, nullptr, rows, zeros, biased},
+    {block, "model.layers.%d.self_attn.k_proj.bias", "k bias", keys, nullptr, rows, zeros, biased},
+    {block, "model.layers.%d.self_attn.v_proj.bias", "v bias", keys, nullptr, rows, zeros, biased},
+    {block, "model.layers.%d.self_attn.q_norm.weight", "q norm", head_size, nullptr, whole, ones, norms_heads},
+    {block, "model.layers.%d.self_attn.k_norm.weight", "k norm", head_size, nullptr, whole, ones, norms_heads},
+    {block, "model.layers.%d.self_attn.q_norm.weight", "q norm", queries, nullptr, rows, ones, norms_whole},
+    {block, "model.layers.%d.self_attn.k_norm.weight", "k norm", keys, nullptr, rows, ones, norms_whole},
+    {block, "model.layers.%d.self_attn.o_proj.weight", "o", hidden, queries, columns, residual},
+    {block, "model.layers.%d.post_attention_layernorm.weight", "norm2", hidden, nullptr, whole, ones, norms_before},
+    {block, "model.layers.%d.post_feedforward_layernorm.weight", "norm2", hidden, nullptr, whole, ones, norms_after},
+    {block, "model.layers.%d.mlp.gate_proj.weight", "gate_up", ffn, hidden, rows, normal},
+    {block, "model.layers.%d.mlp.up_proj.weight", "gate_up", ffn, hidden, rows, normal},
+    {block, "model.layers.%d.mlp.down_proj.weight", "down", hidden, ffn, columns, residual},
+    {UnitKind::head, "model.norm.weight", "norm", hidden, nullptr, whole, ones},
+    {UnitKind::head, "lm_head.weight", "head", vocabulary, hidden, rows, normal, untied},
 };
 
 }  // namespace parameter_table
@@ -99,7 +95,9 @@ struct ParameterInfo {
   int64_t first_row = 0, first_column = 0;
   // `copies` ranks of the tensor-parallel group hold the same elements; this rank has number `copy` among them.
   int copies = 1, copy = 0;
-  int other = -1;  // index among the unit's tensors that are never quantized, such as norms; -1: a projection's
+  const LayerProjection* projection = nullptr;  // of which it is the weight, or a part of it; null: of none
+  // Index among the unit's tensors that are never quantized, such as norms; -1 for the weight of a projection.
+  int unquantized_index = -1;
 
   size_t size() const { return size_t(rows) * size_t(columns); }
   bool is_matrix() const { return row->columns != nullptr; }
@@ -136,14 +134,16 @@ struct TensorSplit {
 };
 
 struct ParameterLayout {
-  // Each product begins at a multiple of this many elements, so at a multiple of 256 bytes in every type.
+  // Each operand begins at a multiple of this many elements, so at a multiple of 256 bytes in every type.
   static constexpr size_t kAlignment = 256;
 
   // Lays out what one rank of a tensor-parallel group holds; `config` is that of the whole model. Each unit is padded
   // so that it can be cut into `parts` equal parts, and each part begins at a multiple of kAlignment. A unit has the
   // same size on every rank of the group.
   explicit ParameterLayout(const ModelConfig& config, int parts = 1, TensorSplit split = {});
+  ParameterLayout(ParameterLayout&&) = default;  // no copies, because the tensors point to the projections
 
+  LayerProjections projections;  // of this rank's part
   std::vector<ParameterInfo> tensors;
   std::vector<Unit> units;  // embedding, blocks 0 .. L-1, head
   size_t size = 0;          // elements of a flat buffer; padding is 0 and stays 0
@@ -158,8 +158,8 @@ struct ParameterLayout {
     const Unit& u = units[size_t(unit)];
     return {tensors.data() + u.first_tensor, size_t(u.tensor_count)};
   }
-  // Returns where a product begins, in elements from the start of its unit.
-  size_t offset(int unit, const char* product) const;
+  // Returns where an operand begins, in elements from the start of its unit.
+  size_t offset(int unit, const char* operand) const;
 
   // Elements of one part of the unit. A shard of size / parts elements holds the same part of all units, one behind the
   // other; the unit's part begins at unit.offset / parts in it.
@@ -171,10 +171,10 @@ struct ParameterLayout {
 // The tensors of a unit by name, as views of a flat buffer with the unit's layout.
 class UnitTensors {
  public:
-  // `flat` has the layout of the unit; it is absent if the products' weights are not here. `others` (n, widest):
-  // then, the unit's n weights that no product takes in FP8, in the order of the table.
-  UnitTensors(const ParameterLayout& layout, int unit, const Tensor& flat, const Tensor& others = {})
-      : layout_(layout), unit_(unit), flat_(flat), others_(others) {}
+  // `flat` has the layout of the unit; it is absent if the projections' weights are not here. `unquantized`
+  // (n, widest): then, the unit's n tensors that are never quantized, by ParameterInfo::unquantized_index.
+  UnitTensors(const ParameterLayout& layout, int unit, const Tensor& flat, const Tensor& unquantized = {})
+      : layout_(layout), unit_(unit), flat_(flat), unquantized_(unquantized) {}
 
   // Returns the operand: (rows, columns) with the rows of all its tensors, or (rows) of a vector. It is absent if it is
   // not here, or if this model has none. Throws if the table has no such operand.
@@ -183,5 +183,5 @@ class UnitTensors {
  private:
   const ParameterLayout& layout_;
   int unit_;
-  Tensor flat_, others_;
+  Tensor flat_, unquantized_;
 };

@@ -48,7 +48,7 @@ std::string activation_table() {
     if (std::any_of(rows.begin(), row, [&](const SavedRow& earlier) { return alike(earlier, *row); })) continue;
     std::string names;
     for (const SavedRow& other : rows)
-      if (alike(other, *row) && !std::string(other.name).ends_with("factors"))
+      if (alike(other, *row) && other.trait != SavedTrait::scales)
         names += (names.empty() ? "" : ", ") + std::string(other.name);
     const bool never = row->recomputes_from == Recompute::none;
     text += format("%-62s  %-17s  %s\n", names.c_str(),
@@ -63,10 +63,9 @@ namespace {
 std::string describe(int layer, const ActivationPolicy& policy, const SavedSizes& sizes) {
   std::string lists[3];
   for (const SavedRow& row : saved_rows()) {
-    const std::string name = row.name;
-    if (!row.tensor(sizes, layer) || name.ends_with("factors")) continue;
+    if (!row.tensor(sizes, layer) || row.trait == SavedTrait::scales) continue;
     std::string& list = lists[int(storage_of(row, layer, policy, sizes.config))];
-    list += (list.empty() ? "" : ", ") + name;
+    list += (list.empty() ? "" : ", ") + std::string(row.name);
   }
   const std::string& kept = lists[int(Storage::kept)];
   std::string text = "kept: " + (kept.empty() ? "nothing" : kept);
@@ -103,9 +102,10 @@ std::string numbers(const std::vector<int>& layers) {
 std::string describe_activations(const ActivationPolicy& policy, const ModelConfig& config, const Fp8Settings& fp8,
                                  int tensor_degree) {
   std::vector<std::pair<std::string, std::vector<int>>> kinds;
+  const LayerProjections projections(config);
   for (int layer = 0; layer < config.L; ++layer) {
     const std::string text =
-        describe(layer, policy, {config, fp8, DType::bf16, tensor_degree, 1, tensor_degree > 1, true});
+        describe(layer, policy, {config, projections, fp8, DType::bf16, tensor_degree, 1, tensor_degree > 1, true});
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == text; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {text, {}});
     kind->second.push_back(layer);

@@ -1,6 +1,5 @@
 #include "llmc/memory/activation_store.h"
 
-#include <cstring>
 #include <map>
 #include <tuple>
 
@@ -9,8 +8,6 @@
 namespace {
 
 constexpr unsigned char kPoison = 0xff;
-// qkv is special: its keys and values are the cache from which a sequence is continued.
-bool is_cache(const SavedRow& row) { return strcmp(row.name, "qkv") == 0; }
 
 }  // namespace
 
@@ -54,7 +51,7 @@ Storage ActivationStore::storage(const SavedRow& row, int layer) const {
 }
 
 int ActivationStore::index_of(const SavedRow& row, int layer) const {
-  if (!policy_) return is_cache(row) ? layer : layer % 2;
+  if (!policy_) return row.trait == SavedTrait::key_cache ? layer : layer % 2;
   switch (storage(row, layer)) {
     case Storage::kept:
       return layer;
@@ -71,11 +68,9 @@ SavedTensors ActivationStore::get(int layer) const {
   return SavedTensors({device.begin(), device.end()});
 }
 
-bool ActivationStore::recomputes_input(int layer, Projection projection) const {
-  const std::string name = std::string("input of ") + projection_name(projection);
-  for (const SavedRow& row : saved_rows())
-    if (row.name == name) return storage(row, layer) == Storage::recomputed && recompute(layer) != Recompute::none;
-  return false;
+bool ActivationStore::recomputes_input(const LayerProjection& p) const {
+  const char* const name = p.row().saved_input;
+  return name && storage(saved_row(name), p.layer) == Storage::recomputed && recompute(p.layer) != Recompute::none;
 }
 
 Recompute ActivationStore::recompute(int layer) const {
@@ -84,7 +79,7 @@ Recompute ActivationStore::recompute(int layer) const {
 
 bool ActivationStore::keeps_keys() const {
   for (const SavedRow& row : saved_rows())
-    for (int layer = 0; is_cache(row) && layer < layers(); ++layer)
+    for (int layer = 0; row.trait == SavedTrait::key_cache && layer < layers(); ++layer)
       if (storage(row, layer) != Storage::kept) return false;
   return true;
 }
@@ -104,9 +99,9 @@ void ActivationStore::send(int layer) {
   slots_.begin_read(slot_of(layer), host_->out);
   for (size_t i = 0; i < rows.size(); ++i)
     if (block.host[i]) copy(host_->out, block.host[i], block.device[i]);
-  // All but `middle` is overwritten: the next block still reads `middle`, and a later block writes its own over it.
+  // All is overwritten but what the next block still reads. A later block writes its own over that.
   for (size_t i = 0; policy_->poison && i < rows.size(); ++i)
-    if (block.host[i] && strcmp(rows[i].name, "middle") != 0)
+    if (block.host[i] && rows[i].trait != SavedTrait::next_block)
       fill_bytes(host_->out, block.device[i]->data, kPoison, block.device[i]->span_bytes());
   slots_.end_read(slot_of(layer), host_->out);
 }

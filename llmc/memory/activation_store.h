@@ -27,7 +27,7 @@ class ActivationStore {
 
   SavedTensors get(int layer) const;
   // True if the FP8 input of a product is saved when the block is recomputed, and not in forward.
-  bool recomputes_input(int layer, Projection projection) const;
+  bool recomputes_input(const LayerProjection& p) const;
   // Returns the level for Block::recompute() before the block's backward. The last block needs none, since what it
   // computed is still there.
   Recompute recompute(int layer) const;

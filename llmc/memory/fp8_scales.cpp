@@ -5,10 +5,12 @@
 
 #include "llmc/base/error.h"
 
-Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int64_t count_every,
-                     Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream)
+Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LayerProjections& projections,
+                     int64_t count_every, Communicator& all_ranks, Device& device, Stream& compute,
+                     Stream& reduce_stream)
     : settings_(settings),
-      tensors_(config.L * kProjectionCount * kRoles),
+      projections_(projections),
+      tensors_(projections.ids()),
       count_every_(count_every),
       device_(device),
       all_ranks_(all_ranks),
@@ -51,13 +53,10 @@ void Fp8Scales::reset() { restore({std::vector<float>(size_t(tensors_), 0.0f), {
 // Returns the largest number of each tensor's format, 0 for a tensor that is not in FP8, and the settings by which
 // scales are made.
 std::vector<float> Fp8Scales::settings_numbers() const {
-  std::vector<float> numbers;
-  for (int number = 0; number < tensors_; ++number) {
-    const int projection = number / kRoles;
-    numbers.push_back(settings_.quantizes(projection / kProjectionCount, Projection(projection % kProjectionCount))
-                          ? largest_fp8(format_of(number))
-                          : 0.0f);
-  }
+  std::vector<float> numbers(size_t(tensors_), 0.0f);
+  for (const LayerProjection& p : projections_.all())
+    for (const Role role : kEachRole)
+      if (settings_.quantizes(p)) numbers[size_t(p.id(role))] = largest_fp8(settings_.format(role));
   for (const int setting : {settings_.history, int(settings_.latest), settings_.margin, int(settings_.power_of_two)})
     numbers.push_back(float(setting));
   return numbers;
@@ -78,7 +77,8 @@ void Fp8Scales::adopt(History& history) const {
     float amax = 0;
     for (size_t s = steps - remembered; s < steps; ++s) amax = std::max(amax, history.amax[s * tensors + i]);
     if (amax > 0 && std::isfinite(amax))
-      history.scales[i] = delayed_scale(amax, format_of(int(i)), settings_.margin, settings_.power_of_two);
+      history.scales[i] =
+          delayed_scale(amax, settings_.format(projections_.role(int(i))), settings_.margin, settings_.power_of_two);
     else if (now[i] != before) history.scales[i] = 0;
   }
 }

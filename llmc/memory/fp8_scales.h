@@ -22,7 +22,7 @@
 #include "llmc/kernels/step_state.h"
 #include "llmc/memory/plan.h"
 
-// Arrays with one entry for each tensor that is quantized, indexed by fp8_tensor_id().
+// Arrays with one entry for each tensor that is quantized, indexed by LayerProjection::id().
 struct Fp8ScaleRefs {
   float* amax = nullptr;                     // of the running pass; cleared when it begins
   const float* scale = nullptr;              // delayed: the scales of the step; null: they follow from amax
@@ -35,7 +35,7 @@ struct Fp8ScaleRefs {
 class Fp8Scales {
  public:
   // Each `count_every`th step is counted; 0: no step is.
-  Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int64_t count_every,
+  Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LayerProjections& projections, int64_t count_every,
             Communicator& all_ranks, Device& device, Stream& compute, Stream& reduce_stream);
   Fp8Scales(const Fp8Scales&) = delete;
   // Call this once the plan has memory. `state`, on the device, receives the reports of overflows and of tensors with
@@ -97,13 +97,12 @@ class Fp8Scales {
   // was not then, it has no history, so the history of all tensors is dropped.
   void restore(History history);
 
-  // Returns the statistics of a step that was counted, by fp8_tensor_id(). Call it after the host has waited for the
-  // step and before two more steps are enqueued.
+  // Returns the statistics of a step that was counted, by LayerProjection::id(). Call it after the host has waited for
+  // the step and before two more steps are enqueued.
   std::vector<QuantizeStatistics> statistics(int64_t step) const;
 
  private:
   bool counted(int64_t step) const { return count_every_ && step % count_every_ == 0; }
-  Fp8Format format_of(int number) const { return settings_.format(Role(number % kRoles)); }
   // The parts of state_.
   Tensor scale() const { return state_->elements(0, tensors_); }
   Tensor earlier() const { return state_->elements(tensors_, tensors_ * settings_.history); }
@@ -114,6 +113,7 @@ class Fp8Scales {
 
   static constexpr int kCountedSteps = 2;  // whose counts are on the host at once
   const Fp8Settings& settings_;
+  const LayerProjections& projections_;
   const int tensors_;
   const int64_t count_every_;
   Device& device_;

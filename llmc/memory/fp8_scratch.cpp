@@ -13,51 +13,49 @@ struct Sizes {
 
 // `bytes`: of one element of the output. Forward may have fewer rows than N, in sampling and in evaluation on
 // questions.
-void add_forward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shape, int N, size_t bytes) {
-  const QuantizedTensor x = settings.operand(Role::input, false, N, shape.IC);
-  const QuantizedTensor w = settings.operand(Role::weight, false, shape.OC, shape.IC);
+void add_forward(Sizes& sizes, const Fp8Settings& settings, const LayerProjection& p, int N, size_t bytes) {
+  const QuantizedTensor x = settings.operand(Role::input, false, N, p.IC);
+  const QuantizedTensor w = settings.operand(Role::weight, false, p.OC, p.IC);
   sizes.rowwise = std::max(sizes.rowwise, x.bytes());
   sizes.row_scale_inv = std::max(sizes.row_scale_inv, x.scale_inv_count());
-  sizes.columns = std::max(sizes.columns, size_t(shape.IC));
+  sizes.columns = std::max(sizes.columns, size_t(p.IC));
   sizes.padded = std::max(sizes.padded, fp8_matmul_most_scratch(x, w, bytes));
 }
 
-void add_backward(Sizes& sizes, const Fp8Settings& settings, ProjectionShape shape, int N, size_t bytes) {
-  const QuantizedTensor dy = settings.operand(Role::output_gradient, false, N, shape.OC);
-  const QuantizedTensor w = settings.operand(Role::weight, true, shape.OC, shape.IC);
+void add_backward(Sizes& sizes, const Fp8Settings& settings, const LayerProjection& p, int N, size_t bytes) {
+  const QuantizedTensor dy = settings.operand(Role::output_gradient, false, N, p.OC);
+  const QuantizedTensor w = settings.operand(Role::weight, true, p.OC, p.IC);
   sizes.rowwise = std::max(sizes.rowwise, dy.bytes());
   sizes.row_scale_inv = std::max(sizes.row_scale_inv, dy.scale_inv_count());
   sizes.padded = std::max(sizes.padded, fp8_matmul_scratch(dy, w, bytes));
   if (settings.bf16_wgrad()) return;
-  const QuantizedTensor dy_t = settings.operand(Role::output_gradient, true, N, shape.OC);
-  const QuantizedTensor x_t = settings.operand(Role::input, true, N, shape.IC);
+  const QuantizedTensor dy_t = settings.operand(Role::output_gradient, true, N, p.OC);
+  const QuantizedTensor x_t = settings.operand(Role::input, true, N, p.IC);
   sizes.columnwise = std::max(sizes.columnwise, dy_t.bytes());
   sizes.column_scale_inv = std::max(sizes.column_scale_inv, dy_t.scale_inv_count());
-  sizes.columns = std::max(sizes.columns, size_t(shape.OC));
+  sizes.columns = std::max(sizes.columns, size_t(p.OC));
   sizes.padded = std::max(sizes.padded, fp8_matmul_scratch(dy_t, x_t, sizeof(float)));
 }
 
 }  // namespace
 
-Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens,
+Fp8Scratch::Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LayerProjections& projections, int tokens,
                        bool backward, std::optional<DType> partial_sums) {
+  const size_t sum = bytes_of(partial_sums.value_or(DType::bf16));
   Sizes sizes;
-  for (const Projection projection : kEachProjection) {
-    bool any = false;
-    for (int layer = 0; layer < config.L; ++layer) any = any || settings.quantizes(layer, projection);
-    if (!any) continue;
-    const ProjectionShape shape = projection_shape(config, projection);
-    const size_t sum = bytes_of(partial_sums.value_or(DType::bf16));
-    add_forward(sizes, settings, shape, tokens, gathers_inputs(projection) ? sizeof(bf16) : sum);
-    if (backward) add_backward(sizes, settings, shape, tokens, gathers_inputs(projection) ? sum : sizeof(bf16));
+  // Inputs that are saved in the model's type are quantized columnwise for the weight gradient. With tensor
+  // parallelism, inputs that are gathered are transposed or quantized columnwise, too.
+  int width = 0;
+  bool any_turned = partial_sums.has_value();
+  for (const LayerProjection& p : projections.all()) {
+    const bool column = p.row().parallel == Parallel::column, saved = p.row().saved_input;
+    if (!saved || (partial_sums && column)) width = std::max(width, p.IC);
+    if (!settings.quantizes(p)) continue;
+    any_turned = any_turned || !saved;
+    add_forward(sizes, settings, p, tokens, column ? sizeof(bf16) : sum);
+    if (backward) add_backward(sizes, settings, p, tokens, column ? sum : sizeof(bf16));
   }
   const bool keeps_inputs = backward && !settings.bf16_wgrad();
-  bool any_o = false;
-  for (int layer = 0; layer < config.L; ++layer) any_o = any_o || settings.quantizes(layer, Projection::o);
-  // The input of o is quantized by columns from attention's output. With tensor parallelism, the gathered inputs of qkv
-  // and gate_up are transposed or quantized by columns, too.
-  const int width = std::max(projection_shape(config, Projection::o).IC, partial_sums ? config.C : 0);
-  const bool any_turned = any_o || partial_sums;
   const QuantizedTensor input = settings.operand(Role::input, true, tokens, width);
   const auto add = [&](PlannedTensor& planned, const char* name, DType type, size_t count) {
     if (count) planned = plan.add(Segment::device, "scratch", name, type, {count});

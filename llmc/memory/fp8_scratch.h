@@ -30,8 +30,8 @@ class Fp8Scratch {
  public:
   // For passes of up to `tokens` tokens. `partial_sums`: the type of the sums that tensor-parallel ranks add; none:
   // there are no such ranks.
-  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const ModelConfig& config, int tokens, bool backward,
-             std::optional<DType> partial_sums);
+  Fp8Scratch(MemoryPlan& plan, const Fp8Settings& settings, const LayerProjections& projections, int tokens,
+             bool backward, std::optional<DType> partial_sums);
   Fp8ScratchTensors tensors() const;
 
  private:

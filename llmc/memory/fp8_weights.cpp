@@ -1,7 +1,6 @@
 #include "llmc/memory/fp8_weights.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "llmc/base/error.h"
 #include "llmc/kernels/initialize.h"
@@ -23,38 +22,35 @@ Fp8Weights::Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Pl
       quantized_(size_t(layers_), false) {
   for (int layer = 0; layer < layers_; ++layer) {
     matrices_.begin_block();
-    for (const Projection projection : kEachProjection)
-      if (settings_.quantizes(layer, projection)) add_matrix(layer, projection);
+    for (const LayerProjection& p : layout.projections.of(layer))
+      if (settings_.quantizes(p)) add_matrix(p);
   }
   matrices_.begin_block();
   plan_operands(plan);
   if (settings_.per_tensor_scale())
     weight_amax_ =
-        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {layers_, kProjectionCount});
+        plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {layout.projections.count()});
   plan_gathers(plan);
 }
 
 // Adds a matrix to the table, without its memory. The tensors that form it are contiguous, and only the first one is
 // sure to be aligned.
-void Fp8Weights::add_matrix(int layer, Projection projection) {
-  const int unit = layout_.block_unit(layer);
-  const bool in_bytes = placed(layer).in_bytes;
-  int64_t OC = 0, IC = 0;
-  for (const ParameterInfo& t : layout_.tensors_of(unit))
-    if (strcmp(t.row->operand, projection_name(projection)) == 0) OC += t.rows, IC = t.columns;
+void Fp8Weights::add_matrix(const LayerProjection& p) {
+  const bool in_bytes = placed(p.layer).in_bytes;
   WeightMatrix m{};
-  m.rowwise = settings_.operand(Role::weight, false, int(OC), int(IC));
-  m.columnwise = settings_.operand(Role::weight, true, int(OC), int(IC));
-  m.tensor = fp8_tensor_id(layer, projection, Role::weight);
-  m.number = nonfinite_code(m.tensor);
+  m.rowwise = settings_.operand(Role::weight, false, p.OC, p.IC);
+  m.columnwise = settings_.operand(Role::weight, true, p.OC, p.IC);
+  m.tensor = p.id(Role::weight);
+  m.number = nonfinite_code(p, Role::weight);
   matrices_.entries.push_back(m);
-  const Shard all{layout_.offset(unit, projection_name(projection)), size_t(OC * IC)}, &part = placed(layer).own;
+  const Shard all{layout_.offset(layout_.block_unit(p.layer), p.name()), size_t(p.OC) * size_t(p.IC)},
+      &part = placed(p.layer).own;
   const size_t first = std::max(all.first, part.first), end = std::min(all.end(), part.end());
-  places_.push_back({layer, projection, all.first, {first, end > first ? end - first : 0}});
+  places_.push_back({&p, all.first, {first, end > first ? end - first : 0}});
 
   for (const bool columnwise : {false, true}) {
     const QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
-    SlotOperand& o = operands_[{layer % slots_, projection, columnwise}];
+    SlotOperand& o = operands_[{p.layer % slots_, p.which, columnwise}];
     o.most_scale_inv = std::max(o.most_scale_inv, t.scale_inv_count());
     // Gathered bytes are the operand themselves, unless it is padded.
     if (columnwise || !in_bytes || t.bytes() != all.count) o.most_bytes = std::max(o.most_bytes, t.bytes());
@@ -73,16 +69,16 @@ void Fp8Weights::plan_operands(MemoryPlan& plan) {
   for (auto& [key, o] : operands_) {
     const auto [slot, projection, columnwise] = key;
     const std::string name =
-        format("%s of slot %d%s", projection_name(projection), slot, columnwise ? ", transposed" : "");
+        format("%s of slot %d%s", kProjections[int(projection)].operand, slot, columnwise ? ", transposed" : "");
     if (o.most_bytes) o.data = plan.add(Segment::device, "FP8 weights", name, DType::uint8, {o.most_bytes});
     o.scale_inv = plan.add(Segment::device, "FP8 weights", name + ", factors", DType::fp32, {o.most_scale_inv});
   }
   size_t amaxes = 0;
-  for (const Projection projection : kEachProjection) {
+  for (int which = 0; which < kProjectionCount; ++which) {
     size_t most = 0;
     for (size_t i = 0; i < places_.size(); ++i)
-      if (places_[i].projection == projection) most = std::max(most, amax_count(matrices_.entries[i]));
-    block_amax_at_[int(projection)] = amaxes, amaxes += most;
+      if (int(places_[i].projection->which) == which) most = std::max(most, amax_count(matrices_.entries[i]));
+    block_amax_at_[which] = amaxes, amaxes += most;
   }
   if (amaxes)
     block_amax_ = plan.add(Segment::device, "FP8 scales", "largest weights of a block", DType::fp32, {amaxes});
@@ -96,16 +92,17 @@ void Fp8Weights::plan_gathers(MemoryPlan& plan) {
     largest = std::max(largest, placed(layer).whole.count);
     largest_part = std::max(largest_part, placed(layer).own.count);
     for (const ParameterInfo& t : layout_.tensors_of(layout_.block_unit(layer)))
-      if (t.other >= 0) unquantized = std::max(unquantized, size_t(t.other) + 1), widest = std::max(widest, t.size());
+      if (const int index = t.unquantized_index; index >= 0)
+        unquantized = std::max(unquantized, size_t(index) + 1), widest = std::max(widest, t.size());
   }
   if (largest == 0) return;
-  for (const Place& place : places_) slices += placed(place.layer).in_bytes && place.own.count;
+  for (const Place& place : places_) slices += placed(place.projection->layer).in_bytes && place.own.count;
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   const TensorShape shape{layers_, unquantized, widest};
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots_, largest});
   if (placement_.front().needs_slot())
-    own_ = plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8,
-                    {layers_, largest_part});
+    own_ =
+        plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {layers_, largest_part});
   unquantized_sums_ = plan.add(Segment::symmetric, "gathered", "norms and biases on their way", DType::fp32, shape);
   unquantized_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, shape);
   slices_.plan(plan, "table of stretches", slices);
@@ -134,24 +131,25 @@ void Fp8Weights::prepare(const std::function<Tensor(int)>& weights) {
 
 // Enters the memory of a matrix into the table, and its slice in this rank's part of the block.
 void Fp8Weights::fill(WeightMatrix& m, const Place& at, const Tensor& weights) {
-  const bool in_bytes = placed(at.layer).in_bytes;
-  uint8_t* const gathered = in_bytes ? this->gathered(at.layer).as<uint8_t>() + at.first : nullptr;
+  const LayerProjection& p = *at.projection;
+  const bool in_bytes = placed(p.layer).in_bytes;
+  uint8_t* const gathered = in_bytes ? this->gathered(p.layer).as<uint8_t>() + at.first : nullptr;
   m.q = gathered;
   m.x = in_bytes ? nullptr : weights.as<bf16>() + at.first;
   for (const bool columnwise : {false, true}) {
-    const OperandMemory memory = operands_.at({at.layer % slots_, at.projection, columnwise}).memory();
+    const OperandMemory memory = operands_.at({p.layer % slots_, p.which, columnwise}).memory();
     QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
     t.data = memory.data ? memory.data : gathered, t.scale_inv = memory.scale_inv;
   }
-  float* amax = block_amax_->as<float>() + block_amax_at_[int(at.projection)];
-  if (weight_amax_) m.amax = weight_amax_->at(at.layer).as<float>() + int(at.projection);
+  float* amax = block_amax_->as<float>() + block_amax_at_[int(p.which)];
+  if (weight_amax_) m.amax = weight_amax_->as<float>() + p.index;
   else if (m.rowwise.per_tensor_scale() || m.columnwise.per_tensor_scale()) m.amax = amax++;
   if (m.rowwise.has_row_scales()) m.row_amax = amax, amax += m.rowwise.rows;
   if (m.columnwise.has_row_scales()) m.column_amax = amax;
   if (!in_bytes || !at.own.count) return;
-  const size_t begin = at.own.first - placed(at.layer).own.first;
-  slices_.entries.push_back({weights.as<bf16>() + begin, own_bytes(at.layer).as<uint8_t>() + begin, at.own.count,
-                             m.amax, m.tensor, m.number});
+  const size_t begin = at.own.first - placed(p.layer).own.first;
+  slices_.entries.push_back(
+      {weights.as<bf16>() + begin, own_bytes(p.layer).as<uint8_t>() + begin, at.own.count, m.amax, m.tensor, m.number});
 }
 
 // Enters this rank's elements of the weights that are not quantized.
@@ -159,7 +157,8 @@ void Fp8Weights::fill_unquantized(int layer, const Tensor& own) {
   const Shard& part = placed(layer).own;
   RowRange* const rows = unquantized_slices_.entries.data() + size_t(layer) * size_t(unquantized_->shape[2]);
   for (const Slice& slice : layout_.slices(layout_.block_unit(layer), part.first, part.count))
-    if (slice.tensor->other >= 0) rows[slice.tensor->other] = {own.as<bf16>() + slice.at, slice.first, slice.count};
+    if (const int index = slice.tensor->unquantized_index; index >= 0)
+      rows[index] = {own.as<bf16>() + slice.at, slice.first, slice.count};
 }
 
 Tensor Fp8Weights::gathered(int layer) const {
@@ -172,14 +171,20 @@ Tensor Fp8Weights::own_bytes(int layer) const {
   return own_ ? own_->at(layer).elements(0, own.count) : gathered(layer).elements(own.first, own.count);
 }
 
-QuantizedWeight Fp8Weights::get(int layer, Projection projection) const {
-  const WeightMatrices block = matrices_.blocks(layer, 1);
+QuantizedWeight Fp8Weights::get(const LayerProjection& p) const {
+  const WeightMatrices block = matrices_.blocks(p.layer, 1);
   for (const WeightMatrix* m = block.on_host; m < block.on_host + block.count; ++m)
-    if (m->tensor == fp8_tensor_id(layer, projection, Role::weight)) return {m->rowwise, m->columnwise};
+    if (m->tensor == p.id(Role::weight)) return {m->rowwise, m->columnwise};
   return {};
 }
 
 // ---------------------------------------------------------------------------------------------- quantization
+
+// Returns the amaxes of the matrices of blocks first .. first+count-1, if a tensor has one scale.
+Tensor Fp8Weights::amax_of(int first, int count) const {
+  const std::span<const LayerProjection> products = layout_.projections.of(first, count);
+  return weight_amax_->elements(products.empty() ? 0 : products[0].index, int64_t(products.size()));
+}
 
 WeightScaleRefs Fp8Weights::scale_refs(uint32_t* not_finite) const {
   const Fp8ScaleRefs refs = scales_.weight_refs();
@@ -210,7 +215,7 @@ void Fp8Weights::make_operands(int layer) {
   const WeightScaleRefs refs = scale_refs(scales_.not_finite());
   if (placed(layer).in_bytes) return transpose_gathered_weights(compute_, block, refs);
   if (!amax_ready_ && needs_amax(block, refs)) {
-    const Tensor amax = weight_amax_ ? weight_amax_->at(layer) : *block_amax_;
+    const Tensor amax = weight_amax_ ? amax_of(layer, 1) : *block_amax_;
     clear(compute_, amax);
     quantize_amax(compute_, block);
     if (weight_amax_) all_reduce_max(amax);
@@ -238,7 +243,7 @@ void Fp8Weights::quantize_own(int first, int count) {
   const WeightScaleRefs refs = scale_refs(scales_.weights_not_finite());
   const WeightSlices slices = slices_.blocks(first, count);
   if (refs.needs_amax()) {
-    const Tensor amax = weight_amax_->rows(first, count);
+    const Tensor amax = amax_of(first, count);
     if (!amax_ready_) {
       clear(gather_stream_, amax);
       if (slices.count) weight_amax(gather_stream_, slices);

@@ -38,8 +38,8 @@ class Fp8Weights {
   // block is gathered as bytes, else all of it.
   void prepare(const std::function<Tensor(int layer)>& weights);
 
-  // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of what this rank updates. The caller
-  // clears it first. Absent if the amaxes are not needed.
+  // Returns the memory (products of all blocks) in which an update leaves the amaxes of what this rank updates. The
+  // caller clears it first. Absent if the amaxes are not needed.
   Tensor amax_of_update() const { return settings_.amax_from_update() ? *weight_amax_ : Tensor(); }
   // Call this after the weights were updated on the compute stream. `amax_ready`: their amaxes are in amax_of_update().
   // If needs_update_on_gather(), the gather stream must wait for the update first.
@@ -57,7 +57,7 @@ class Fp8Weights {
   // for these.
   void make_operands(int layer);
   // Returns an empty weight for a product that is not in FP8.
-  QuantizedWeight get(int layer, Projection projection) const;
+  QuantizedWeight get(const LayerProjection& p) const;
 
  private:
   // Entries of all blocks, in order.
@@ -81,8 +81,7 @@ class Fp8Weights {
   };
   // Where a matrix begins in its block, and which elements of the block this rank's part has of it.
   struct Place {
-    int layer;
-    Projection projection;
+    const LayerProjection* projection;
     size_t first;
     Shard own;
   };
@@ -94,10 +93,11 @@ class Fp8Weights {
   const UnitPlacement& placed(int layer) const { return placement_[size_t(layout_.block_unit(layer))]; }
   Tensor gathered(int layer) const;
   Tensor own_bytes(int layer) const;
+  Tensor amax_of(int first, int count) const;
   WeightScaleRefs scale_refs(uint32_t* not_finite) const;
   size_t amax_count(const WeightMatrix& m) const;
 
-  void add_matrix(int layer, Projection projection);
+  void add_matrix(const LayerProjection& p);
   void plan_operands(MemoryPlan& plan);
   void plan_gathers(MemoryPlan& plan);
   void fill(WeightMatrix& m, const Place& place, const Tensor& weights);
@@ -118,7 +118,7 @@ class Fp8Weights {
   std::vector<Place> places_;     // one for each of them
   // By slot, projection, and whether the operand is columnwise.
   std::map<std::tuple<int, Projection, bool>, SlotOperand> operands_;
-  PlannedTensor weight_amax_;  // (L, kProjectionCount), if a tensor has one scale
+  PlannedTensor weight_amax_;  // (products of all blocks), if a tensor has one scale
   // The amaxes of the block that is being quantized from which scales follow, and where those of a projection begin: of
   // the matrix, unless weight_amax_ has it, of its rows, and of its columns.
   PlannedTensor block_amax_;

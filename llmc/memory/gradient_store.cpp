@@ -47,9 +47,7 @@ Tensor GradientStore::part(int unit) const {
   return whole(unit).elements(own.first, own.count);
 }
 
-Tensor GradientStore::kept(int unit) const {
-  return shards_.view(gradients_, unit, placed(unit).gradients);
-}
+Tensor GradientStore::kept(int unit) const { return shards_.view(gradients_, unit, placed(unit).gradients); }
 
 Tensor GradientStore::reduced_shard(int first_unit, int units) const {
   size_t count = 0;
@@ -172,8 +170,7 @@ void GradientStore::reduce_whole(int unit) {
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && placed(unit).weights_go_stale())
-    send(unit, stream, kept(unit).elements(first, own.size()), own);
+  if (last_ && placed(unit).weights_go_stale()) send(unit, stream, kept(unit).elements(first, own.size()), own);
   else send(unit, stream, kept(unit), all);
 }
 

@@ -34,9 +34,7 @@ class ParameterStore {
   // Returns the unit's weights, which are valid until release(unit). A block's weights of FP8 products may be absent.
   UnitTensors get(int unit);
   // get() must have been called before for the block.
-  QuantizedWeight quantized(int layer, Projection projection) const {
-    return fp8_ ? fp8_->get(layer, projection) : QuantizedWeight{};
-  }
+  QuantizedWeight quantized(const LayerProjection& p) const { return fp8_ ? fp8_->get(p) : QuantizedWeight{}; }
   void release(int unit);
 
   // Returns a shard of a unit, which this rank must keep.
@@ -44,7 +42,7 @@ class ParameterStore {
   // Returns the weights that the optimizer writes and the next step uses, UnitPlacement::state of `units` contiguous
   // units.
   Tensor local_shard(int first_unit, int units = 1) const;
-  // Returns the memory (L, kProjectionCount) in which an update leaves the amaxes of this rank's weights. The caller
+  // Returns the memory (products of all blocks) in which an update leaves the amaxes of this rank's weights. The caller
   // clears it first. Absent if the amaxes are not needed.
   Tensor weight_amax() const { return fp8_ ? fp8_->amax_of_update() : Tensor(); }
   // Call this after all weights were updated on the compute stream. `amax_ready`: weight_amax() holds their

@@ -48,7 +48,7 @@ struct ShardGroup {
   // Returns the ranks that have the same elements of a tensor, over which its gradient must be summed; null: there are
   // no others.
   Communicator* replicas(const ParameterInfo& tensor) const {
-    return tensor.copies == 1 ? nullptr : tensor.row->shard == ShardRule::replicated ? tp_reduce : kv_replicas;
+    return tensor.copies == 1 ? nullptr : tensor.row->cut == Cut::none ? tp_reduce : kv_replicas;
   }
 };
 

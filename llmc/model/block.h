@@ -50,8 +50,8 @@ class Block {
   };
 
   bool norm_after() const { return pass_.config.family->norm_after; }
-  bool norms_qk() const { return pass_.config.family->qk_norm != QkNorm::none; }
-  bool has_vectors() const { return norms_qk() || pass_.config.family->qkv_bias; }  // of q, k and v
+  bool norms_qk() const { return bool(vectors_.q_norm); }
+  bool has_vectors() const { return norms_qk() || vectors_.q_bias; }  // of q, k and v
   // True if the product's output is kept for backward as it was, and attention reads a copy of it after RoPE.
   bool rotates_apart() const { return norms_qk() && pass_.training; }
   const Tensor& rotated() const { return rotates_apart() ? s_.rotated : qkv_out_; }

@@ -1,18 +1,16 @@
 #include "llmc/model/block_tensors.h"
 
+#include "llmc/base/error.h"
+
 Parameter BlockTensors::parameter(const char* name) const {
   return {weights[name], gradients ? (*gradients)[name] : Tensor()};
 }
 
-Linear BlockTensors::linear(Projection projection) const {
-  // Attention's output is kept anyway, so o saves no input.
-  constexpr const char* inputs[kProjectionCount][2] = {{"input of qkv", "input of qkv, factors"},
-                                                       {},
-                                                       {"input of gate_up", "input of gate_up, factors"},
-                                                       {"input of down", "input of down, factors"}};
+Linear BlockTensors::linear(Projection which) const {
+  const LayerProjection* p = projections.find(layer, which);
+  REQUIRE(p, "block %d has no product named %s", layer, kProjections[int(which)].operand);
   OperandMemory memory;
-  if (const auto [bytes, scale_inv] = inputs[int(projection)]; bytes)
-    memory = {saved[bytes].as<uint8_t>(), saved[scale_inv].as<float>()};
-  return Linear(projection, layer, parameter(projection_name(projection)), fp8[size_t(projection)], memory,
-                recomputes_inputs[int(projection)]);
+  if (p->row().saved_input)
+    memory = {saved[p->row().saved_input].as<uint8_t>(), saved[p->row().saved_scales].as<float>()};
+  return Linear(*p, parameter(p->name()), fp8[size_t(which)], memory, recomputes_inputs[size_t(which)]);
 }

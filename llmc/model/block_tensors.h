@@ -10,6 +10,7 @@
 
 struct BlockTensors {
   int layer;
+  const LayerProjections& projections;
   UnitTensors weights;
   std::optional<UnitTensors> gradients;               // in backward
   std::array<QuantizedWeight, kProjectionCount> fp8;  // empty where the product is not in FP8
@@ -17,7 +18,8 @@ struct BlockTensors {
   bool recomputes_inputs[kProjectionCount] = {};  // recomputation saves the product's FP8 input, not forward
 
   Parameter parameter(const char* name) const;
-  Linear linear(Projection projection) const;
+  // Throws if the layer has none.
+  Linear linear(Projection which) const;
 };
 
 // A linear layer's input or output gradient: in memory or, if backward needs no copy of it in the model's type,

@@ -15,20 +15,15 @@ Tensor in_memory(const LinearInput& x) {
 
 }  // namespace
 
-float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int layer, Projection projection,
+float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, const LayerProjection& projection,
                    Role role) {
-  if (!settings.quantizes(layer, projection) || !settings.per_tensor_scale() || !scales.needs_amax()) return nullptr;
-  return scales.amax + fp8_tensor_id(layer, projection, role);
+  if (!settings.quantizes(projection) || !settings.per_tensor_scale() || !scales.needs_amax()) return nullptr;
+  return scales.amax + projection.id(role);
 }
 
 float* Linear::wanted_amax(const Pass& pass, Role role) const {
   if (!pass.fp8 || (role == Role::input && pass.recomputing)) return nullptr;
-  return ::wanted_amax(pass.fp8->settings, pass.fp8->scales, layer_, projection_, role);
-}
-
-int Linear::width(const Pass& pass, Role role) const {
-  const auto [OC, IC] = projection_shape(pass.config, projection_);
-  return role == Role::input ? IC : OC;
+  return ::wanted_amax(pass.fp8->settings, pass.fp8->scales, projection_, role);
 }
 
 // ---------------------------------------------------------------------------------------------- the three products
@@ -79,7 +74,7 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
 void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
                      const LinearInput& x) const {
   if (!quantized(pass) || !pass.fp8->observer) return;
-  (*pass.fp8->observer)({layer_, projection_, kind, a.fp8, b.fp8, a.high_precision, b.high_precision, out,
+  (*pass.fp8->observer)({projection_, kind, a.fp8, b.fp8, a.high_precision, b.high_precision, out,
                          kind == ProductKind::wgrad && pass.accumulate, pass.N, &x.x});
 }
 
@@ -119,7 +114,7 @@ Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const
   if (!gathers(pass, Role::input)) return local_input_for_wgrad(pass, x);
   pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
   if (!gathers_bytes(pass, Role::input))
-    return local_input_for_wgrad(pass, pass.gathered.first({pass.N, width(pass, Role::input)}));
+    return local_input_for_wgrad(pass, pass.gathered.first({pass.N, width(Role::input)}));
   const OperandMemory bytes{static_cast<uint8_t*>(pass.gathered.data), saved_.scale_inv};
   return transposed(pass, Role::input, in_fp8(pass, Role::input, false, pass.N, bytes),
                     pass.fp8->scratch.input_columnwise);
@@ -151,7 +146,7 @@ Linear::Operand Linear::Operand::rows(int first, int count) const {
 Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, const Memory& memory) const {
   if (pass.recomputing) return quantize_again(pass, x.x, memory);
   const Fp8Pass& f = *pass.fp8;
-  const int tensor_id = fp8_tensor_id(layer_, projection_, role);
+  const int tensor_id = projection_.id(role);
   Quantization q = quantization(pass, role, shape_of(x.x).rows, memory);
   if (f.scales.amax_step) q.amax_step = f.scales.amax_step + tensor_id;
   if (f.scales.statistics) q.statistics = f.scales.statistics + tensor_id;
@@ -177,7 +172,7 @@ Linear::Operands Linear::quantize_again(const Pass& pass, const QuantizeSource& 
 // Describes what both functions have in common.
 Quantization Linear::quantization(const Pass& pass, Role role, int rows, const Memory& memory) const {
   const Fp8Pass& f = *pass.fp8;
-  const int tensor_id = fp8_tensor_id(layer_, projection_, role);
+  const int tensor_id = projection_.id(role);
   Quantization q;
   q.rowwise = in_fp8(pass, role, false, rows, memory.rowwise);
   q.columnwise = in_fp8(pass, role, true, rows, memory.columnwise);
@@ -187,14 +182,14 @@ Quantization Linear::quantization(const Pass& pass, Role role, int rows, const M
   if (f.scales.scale) q.scale = f.scales.scale + tensor_id;
   q.may_lack_scale = f.scales.may_lack_scale;
   q.not_finite = f.not_finite;
-  q.number = nonfinite_code(tensor_id);
+  q.number = nonfinite_code(projection_, role);
   return q;
 }
 
 // Describes an operand in `memory` that holds `rows` rows of x or dy; empty if there is no memory.
 QuantizedTensor Linear::in_fp8(const Pass& pass, Role role, bool columnwise, int rows, OperandMemory memory) const {
   if (!memory.data) return {};
-  QuantizedTensor tensor = pass.fp8->settings.operand(role, columnwise, rows, width(pass, role));
+  QuantizedTensor tensor = pass.fp8->settings.operand(role, columnwise, rows, width(role));
   tensor.data = memory.data;
   tensor.scale_inv = memory.scale_inv;
   return tensor;
@@ -216,7 +211,7 @@ void Linear::prefetch_input(const Pass& pass, const Tensor& x) const {
 
 // Starts the all-gather of rows in the model's type and returns where they arrive, (N, width).
 Tensor Linear::gather_rows(const Pass& pass, Role role, const Tensor& own) const {
-  const Tensor all = pass.gathered.first({pass.tensor_parallel->padded(pass.N), width(pass, role)});
+  const Tensor all = pass.gathered.first({pass.tensor_parallel->padded(pass.N), width(role)});
   pass.tensor_parallel->all_gather(pass.stream, all, own, pass.N);
   return all.rows(0, pass.N);
 }

@@ -36,8 +36,7 @@ enum class ProductKind { forward, dgrad, wgrad };
 // A product, of a layer that runs in FP8, that was enqueued; for checks that examine each. A wgrad of rowwise-hp-wgrad
 // has bf16 operands.
 struct ObservedProduct {
-  int layer;
-  Projection projection;
+  const LayerProjection& projection;
   ProductKind kind;
   QuantizedTensor a, b;                       // empty where the operands are bf16
   Tensor high_precision_a, high_precision_b;  // absent where the operands are FP8
@@ -49,7 +48,7 @@ struct ObservedProduct {
 
 // Returns the address to which the producing kernel of a tensor writes its largest absolute value, so that quantization
 // needs no extra pass (quantize.h). Null: neither the product nor the recipe needs it.
-float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, int layer, Projection projection,
+float* wanted_amax(const Fp8Settings& settings, const Fp8ScaleRefs& scales, const LayerProjection& projection,
                    Role role);
 
 class Linear {
@@ -57,9 +56,9 @@ class Linear {
   // `weight` (OC, IC) may be absent if the product is in FP8; `fp8` is empty if it is not. `saved` is memory for x in
   // FP8, which the weight gradient needs; empty if x is not saved in FP8. Forward writes it or, if x is `recomputed`,
   // only a pass that is recomputing does.
-  Linear(Projection projection, int layer, const Parameter& weight, const QuantizedWeight& fp8, OperandMemory saved,
+  Linear(const LayerProjection& projection, const Parameter& weight, const QuantizedWeight& fp8, OperandMemory saved,
          bool recomputed)
-      : projection_(projection), layer_(layer), weight_(weight), fp8_(fp8), saved_(saved), recomputed_(recomputed) {}
+      : projection_(projection), weight_(weight), fp8_(fp8), saved_(saved), recomputed_(recomputed) {}
 
   // wanted_amax() of this layer's x or dy. It is also null for an x that is recomputed, since its amax is known.
   float* wanted_amax(const Pass& pass, Role role) const;
@@ -99,16 +98,16 @@ class Linear {
     OperandMemory rowwise = {}, columnwise = {};  // null data: this orientation is not wanted
   };
 
-  bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(layer_, projection_); }
+  bool quantized(const Pass& pass) const { return pass.fp8 && pass.fp8->settings.quantizes(projection_); }
   // True if this rank has R rows of x, or of dy, and gathers all N. A layer that gathers x scatters dx, and one that
   // gathers dy scatters y.
   bool gathers(const Pass& pass, Role role) const {
-    return pass.tensor_parallel && gathers_inputs(projection_) == (role == Role::input);
+    return pass.tensor_parallel && (projection_.row().parallel == Parallel::column) == (role == Role::input);
   }
   bool gathers_bytes(const Pass& pass, Role role) const {
     return gathers(pass, role) && quantized(pass) && pass.fp8->settings.per_tensor_scale();
   }
-  int width(const Pass& pass, Role role) const;
+  int width(Role role) const { return role == Role::input ? projection_.IC : projection_.OC; }
 
   // Preparing operands.
   Operands prepare(const Pass& pass, Role role, const LinearInput& x) const;
@@ -138,8 +137,7 @@ class Linear {
   void multiply_gathered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
   void multiply_scattered(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
 
-  Projection projection_;
-  int layer_;
+  const LayerProjection& projection_;
   Parameter weight_;
   QuantizedWeight fp8_;
   OperandMemory saved_;

@@ -29,7 +29,8 @@ Tensor vector_partials(const Sizes& s) {
 // Absent if no block stores the gradient of gate_up's output in the model's type.
 Tensor dgate_up(const Sizes& s) {
   bool stored = s.fp8.bf16_wgrad();
-  for (int layer = 0; layer < s.config.L; ++layer) stored = stored || !s.fp8.quantizes(layer, Projection::gate_up);
+  for (const LayerProjection& p : s.projections.all())
+    stored = stored || (p.which == Projection::gate_up && !s.fp8.quantizes(p));
   return stored ? Tensor(nullptr, s.type, {s.N, 2 * s.config.FF}) : Tensor();
 }
 

@@ -23,7 +23,7 @@ Transformer::Transformer(MemoryPlan& plan, const RankPart& part, const PassSetti
   if (fp8_.on()) {
     std::optional<DType> partial_sums;
     if (part.tensor_parallel) partial_sums = part.tensor_parallel->sum_type(settings.dtype);
-    fp8_scratch_.emplace(plan, fp8_, config_, int(saved_sizes().N), settings.training, partial_sums);
+    fp8_scratch_.emplace(plan, fp8_, layout_.projections, int(saved_sizes().N), settings.training, partial_sums);
   }
   plan_scratch(plan, {saved_sizes(), context_heads()});
   rope_table_ = plan.add(Segment::device, "tables", "RoPE", DType::fp32, {settings.T, config_.HD / 2, 2});
@@ -41,6 +41,7 @@ Segment Transformer::rows_segment() const { return part_.tensor_parallel ? Segme
 
 SavedSizes Transformer::saved_sizes() const {
   return {config_,
+          layout_.projections,
           fp8_,
           settings_.dtype,
           int64_t(part_.tokens(settings_.B, settings_.T)),
@@ -158,10 +159,11 @@ Pass Transformer::make_pass(const MicroBatch& batch, int past, bool training, co
 
 // Call this when the block's weights have been gathered.
 BlockTensors Transformer::block_tensors(int layer) const {
-  BlockTensors tensors{layer, parameters_.get(layout_.block_unit(layer)), {}, {}, activations_.get(layer)};
-  for (const Projection projection : kEachProjection) {
-    tensors.fp8[size_t(projection)] = parameters_.quantized(layer, projection);
-    tensors.recomputes_inputs[int(projection)] = activations_.recomputes_input(layer, projection);
+  BlockTensors tensors{layer, layout_.projections,    parameters_.get(layout_.block_unit(layer)), {},
+                       {},    activations_.get(layer)};
+  for (const LayerProjection& p : layout_.projections.of(layer)) {
+    tensors.fp8[size_t(p.which)] = parameters_.quantized(p);
+    tensors.recomputes_inputs[size_t(p.which)] = activations_.recomputes_input(p);
   }
   return tensors;
 }
@@ -327,9 +329,9 @@ void Transformer::backward(const MicroBatch& batch, StepState* state, GradientSt
   // Where the kernel that produces the gradient of a block's output writes its amax, for `down`. Null in families with
   // a norm after `down`, because `down` takes that norm's gradient.
   const auto amax_of = [&](int layer) {
-    return fp8 && layer >= 0 && !config_.family->norm_after
-               ? wanted_amax(fp8_, fp8->scales, layer, Projection::down, Role::output_gradient)
-               : nullptr;
+    const LayerProjection* down = layout_.projections.find(layer, Projection::down);
+    return fp8 && down && !config_.family->norm_after ? wanted_amax(fp8_, fp8->scales, *down, Role::output_gradient)
+                                                      : nullptr;
   };
   const int L = config_.L, ahead = std::min(settings_.prefetch, L);
   const Head head = make_head(pass, &gradients);

@@ -1,7 +1,5 @@
 #include "llmc/run/description.h"
 
-#include <algorithm>
-
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/memory/placement.h"
@@ -92,7 +90,7 @@ std::string describe_model(const ModelSource& model) {
       "vocabulary %d%s",
       model.description.c_str(), human_count(double(c.parameters())).c_str(), c.family->model_type,
       counted(c.L, "layer").c_str(), c.C, c.NH, c.NKV, c.HD, c.FF, c.V, c.tied ? " (tied)" : "");
-  if (const auto layers = std::count(c.windowed.begin(), c.windowed.end(), true); c.window > 0)
+  if (const auto layers = c.windowed_layers(); c.window > 0)
     text += format(", a window of %d keys in %s", c.window,
                    layers == c.L ? "all layers" : counted(layers, "layer").c_str());
   return text;

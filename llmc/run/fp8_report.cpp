@@ -3,16 +3,15 @@
 #include <algorithm>
 
 #include "llmc/base/console.h"
-#include "llmc/config/fp8.h"
 
-Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
+Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics, const LayerProjections& projections) {
   Json classes = Json::object();
-  for (const Projection projection : kEachProjection)
-    for (int role = 0; role < kRoles; ++role) {
+  for (const ProjectionRow& row : kProjections)
+    for (const Role role : kEachRole) {
       QuantizeStatistics sum{0, ~0u, 0, 0, 0, 0, 0};
-      for (size_t i = size_t(fp8_tensor_id(0, projection, Role(role))); i < statistics.size();
-           i += kProjectionCount * kRoles) {
-        const QuantizeStatistics& s = statistics[i];
+      for (const LayerProjection& p : projections.all()) {
+        if (&p.row() != &row) continue;
+        const QuantizeStatistics& s = statistics[size_t(p.id(role))];
         sum.amax = std::max(sum.amax, s.amax);
         sum.smallest_scale = std::min(sum.smallest_scale, s.smallest_scale);
         sum.largest_scale = std::max(sum.largest_scale, s.largest_scale);
@@ -21,7 +20,7 @@ Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics) {
       if (!sum.values) continue;
       const auto number = [](uint32_t bits) { return json_number(double(bits_to_float(bits))); };
       classes.set(
-          std::string(projection_name(projection)) + " " + role_name(Role(role)),
+          std::string(row.operand) + " " + role_name(role),
           Json::object()
               .set("amax", number(sum.amax))
               .set("scale", Json::array().push_back(number(sum.smallest_scale)).push_back(number(sum.largest_scale)))

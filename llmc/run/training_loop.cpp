@@ -213,7 +213,8 @@ void TrainingLoop::finish_step() {
   if (folder_) last_step_ = line;
   if (result.step == setup_.first_step()) report_first_step();
   const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
-  if (folder_ && counts_fp8) folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step)));
+  if (folder_ && counts_fp8)
+    folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step), trainer_.layout().projections));
   ++finished_;
 }
 

@@ -24,7 +24,7 @@ void NotFiniteSearch::look_at(const ObservedTensor& seen) {
     uint32_t word = 0;
     copy(stream_, &word, fp8_word_, 1);
     communicator_.wait_for(stream_);
-    if (!is_finite_word(word)) return report(fp8_tensor_name(not_finite_number(word)) + ", which FP8 cannot hold");
+    if (!is_finite_word(word)) return report(layout_.projections.name(not_finite_id(word)) + ", which FP8 cannot hold");
   }
   if (!seen.name) return look_at_gradients(seen);
   if (const std::optional<int64_t> at = first_in(seen.tensor)) {

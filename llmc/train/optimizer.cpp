@@ -72,7 +72,7 @@ void Optimizer::add_ranges(const Run& run, int unit, const Shard& shard, const O
       state_.type(StateKind::master) == DType::bf16 || state_.type(StateKind::first_moment) == DType::bf16;
   for (const Slice& slice : layout_.slices(unit, shard.first, shard.count)) {
     const float decay = slice.tensor->is_matrix() ? settings.weight_decay : 0.0f;
-    const int amax = fp8.weight_amax_index(layout_.units[size_t(unit)].layer, slice.tensor->row->operand);
+    const int amax = fp8.weight_amax_index(slice.tensor->projection);
     const size_t begin = run.count + slice.at;
     if (rounds)
       ranges_.push_back({begin, 0, decay, philox_key(slice.tensor->name, settings.seed), slice.window(), amax});

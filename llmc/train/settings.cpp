@@ -148,7 +148,8 @@ std::string describe_gather(const Fp8Settings& fp8, const Options& o, const Mode
         "cut: weights travel in bf16",
         o.fp8.c_str());
   int blocks = 0;
-  for (int layer = 0; layer < config.L; ++layer) blocks += fp8.quantizes_block(layer);
+  const LayerProjections projections(config);
+  for (int layer = 0; layer < config.L; ++layer) blocks += fp8.gathers_bytes(projections.of(layer));
   return format("weights of %d of %d blocks travel in FP8%s, scales agreed on %s", blocks, config.L,
                 blocks < config.L ? " (those with no product in bf16)" : "",
                 fp8.precompute_scales ? "right after the update" : "as each block is gathered");

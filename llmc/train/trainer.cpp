@@ -49,7 +49,10 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       shard_group_(groups_.shard_group()),
       layout_(whole_config_, shard_group_.degree(), split_),
       placement_(place_units(layout_, mesh.effective_stage(settings.zero_stage), shard_group_,
-                             [&](int unit) { return settings.fp8.gathers_bytes(layout_.units[size_t(unit)].layer); })),
+                             [&](int unit) {
+                               return settings.fp8.gathers_bytes(
+                                   layout_.projections.of(layout_.units[size_t(unit)].layer));
+                             })),
       compute_(device, "compute"),
       gather_(device, "gather", StreamPriority::highest),
       reduce_(device, "reduce", StreamPriority::highest),
@@ -60,9 +63,10 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       host_(settings.training && (settings.state.in_chunks() || settings.activations.offloads(config_))
                 ? std::make_unique<HostStreams>(device)
                 : nullptr),
-      scales_(settings.fp8.on() ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, config_, settings_.fp8_stats,
-                                                              communicator, device, compute_, reduce_)
-                                : nullptr),
+      scales_(settings.fp8.on()
+                  ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, layout_.projections, settings_.fp8_stats,
+                                                communicator, device, compute_, reduce_)
+                  : nullptr),
       parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
                   compute_, gather_),
       state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, compute_, host_.get()),
@@ -229,7 +233,7 @@ Trainer::Search Trainer::search_not_finite(const StepInput& input) {
   Search all{search.found(), wait_for_step()};
   // Weights that are sent in FP8 are quantized before the first micro-batch, and reported at the end of the step.
   if (const uint32_t word = all.result.fp8_not_finite; !all.found && !is_finite_word(word))
-    all.found = {0, 0, fp8_tensor_name(not_finite_number(word)) + ", which FP8 cannot hold"};
+    all.found = {0, 0, layout_.projections.name(not_finite_id(word)) + ", which FP8 cannot hold"};
   return all;
 }
 
@@ -321,7 +325,7 @@ LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<
   if (!is_finite_word(end.fp8_not_finite))
     fail_as(ExitCode::not_finite,
             "%s has an infinity or NaN, which FP8 cannot hold\n  --fp8 off shows whether bf16 holds it",
-            fp8_tensor_name(not_finite_number(end.fp8_not_finite)).c_str());
+            layout_.projections.name(not_finite_id(end.fp8_not_finite)).c_str());
   return {end.loss_sum, is_leader() ? int64_t(labels.size()) - int64_t(ignored) : 0};
 }
 

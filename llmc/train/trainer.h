@@ -152,8 +152,8 @@ class Trainer {
   std::vector<float> weights(const std::string& name);
   std::vector<float> gradients(const std::string& name);
   const ParameterLayout& layout() const { return layout_; }  // of what this rank holds
-  // FP8: returns the statistics of what this rank quantized in a step that fp8_stats chose, by fp8_tensor_id(). Must be
-  // called after wait_for_step() of that step, and before the step after the next is enqueued.
+  // FP8: returns the statistics of what this rank quantized in a step that fp8_stats chose, by LayerProjection::id().
+  // Must be called after wait_for_step() of that step, and before the step after the next is enqueued.
   std::vector<QuantizeStatistics> fp8_statistics(int64_t step);
   // Computes the products. It exists from allocate() on.
   Matmul& matmul() { return *matmul_; }

@@ -1,0 +1,76 @@
+// The linear layers of blocks, which FP8 quantizes and tensor parallelism cuts: a table with one row for each kind, and
+// the list of those that the layers of a model have. A layer need not have each kind.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "llmc/config/config.h"
+
+enum class Parallel { column, row };  // a rank has some rows of W, and gathers inputs; or columns, and output gradients
+
+struct ProjectionRow {
+  const char* operand;  // its weight in the table of tensors (parameters.h), and its name in messages
+  Parallel parallel;    // under tensor parallelism (linear.h)
+  // The saved tensors (activations.h) that hold its input in FP8, and the scales of it. Null: its input is saved in the
+  // model's type anyway, for attention's backward, and is quantized from that.
+  const char *saved_input = nullptr, *saved_scales = nullptr;
+};
+
+inline constexpr ProjectionRow kProjections[] = {
+    {"qkv", Parallel::column, "input of qkv", "input of qkv, factors"},
+    {"o", Parallel::row},
+    {"gate_up", Parallel::column, "input of gate_up", "input of gate_up, factors"},
+    {"down", Parallel::row, "input of down", "input of down, factors"},
+};
+
+// Names a row of kProjections. It is an index of arrays that belong to one block, and of nothing that is stored.
+enum class Projection { qkv, o, gate_up, down };
+inline constexpr int kProjectionCount = std::size(kProjections);
+
+// Returns the projection whose weight is this operand; nothing: no product of a block has it, so it is never quantized.
+std::optional<Projection> projection_of(const char* operand);
+
+// The tensors of a product that FP8 quantizes.
+enum class Role { input, weight, output_gradient };
+inline constexpr Role kEachRole[] = {Role::input, Role::weight, Role::output_gradient};
+inline constexpr int kRoles = std::size(kEachRole);
+const char* role_name(Role role);
+
+// One linear layer: y[N, OC] = x[N, IC] Wᵀ.
+struct LayerProjection {
+  int layer;
+  Projection which;
+  int index;   // among those of all layers
+  int OC, IC;  // of this rank's part
+
+  const ProjectionRow& row() const { return kProjections[int(which)]; }
+  const char* name() const { return row().operand; }
+  // Numbers the tensors that are quantized, in the whole model.
+  int id(Role role) const { return index * kRoles + int(role); }
+};
+
+// The linear layers of all blocks of the model, in the order of forward. So an id is the same on every rank and in
+// every checkpoint.
+class LayerProjections {
+ public:
+  // `config` is that of this rank's part of the model.
+  explicit LayerProjections(const ModelConfig& config);
+
+  const std::vector<LayerProjection>& all() const { return all_; }
+  int count() const { return int(all_.size()); }
+  // Those of `layers` layers. A layer of -1 is no block and has none.
+  std::span<const LayerProjection> of(int layer, int layers = 1) const;
+  // Null: the layer has none.
+  const LayerProjection* find(int layer, Projection which) const;
+
+  int ids() const { return count() * kRoles; }
+  Role role(int id) const { return Role(id % kRoles); }
+  std::string name(int id) const;  // for example "the input of down in block 3"
+
+ private:
+  std::vector<LayerProjection> all_;
+  std::vector<size_t> first_;  // (L + 1) index of each layer's first one, and the end
+};
