@@ -14,7 +14,7 @@ Fp8Weights::Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Pl
       placement_(placement),
       scales_(scales),
       layers_(layout.layers()),
-      slots_(slots),
+      slots_(slots ? slots : layout.layers()),
       compute_(compute),
       gather_stream_(gather_stream),
       computed_(compute.device()),
@@ -30,7 +30,7 @@ Fp8Weights::Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Pl
   if (settings_.per_tensor_scale())
     weight_amax_ =
         plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {layout.projections.count()});
-  plan_gathers(plan);
+  plan_gathers(plan, slots > 0);
 }
 
 // Adds a matrix to the table, without its memory. The tensors that form it are contiguous, and only the first one is
@@ -85,7 +85,7 @@ void Fp8Weights::plan_operands(MemoryPlan& plan) {
   matrices_.plan(plan, "table of products", matrices_.entries.size());
 }
 
-void Fp8Weights::plan_gathers(MemoryPlan& plan) {
+void Fp8Weights::plan_gathers(MemoryPlan& plan, bool in_turn) {
   size_t largest = 0, largest_part = 0, unquantized = 0, widest = 0, slices = 0;
   for (int layer = 0; layer < layers_; ++layer) {
     if (!placed(layer).in_bytes) continue;
@@ -100,7 +100,7 @@ void Fp8Weights::plan_gathers(MemoryPlan& plan) {
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   const TensorShape shape{layers_, unquantized, widest};
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots_, largest});
-  if (placement_.front().needs_slot())
+  if (in_turn)
     own_ =
         plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {layers_, largest_part});
   unquantized_sums_ = plan.add(Segment::symmetric, "gathered", "norms and biases on their way", DType::fp32, shape);
@@ -192,13 +192,13 @@ WeightScaleRefs Fp8Weights::scale_refs(uint32_t* not_finite) const {
 }
 
 bool Fp8Weights::needs_update_on_gather(bool amax_ready) const {
-  return placement_.front().weights_go_stale() && ((amax_ready && any_whole_) || bytes_);
+  return blocks().weights_go_stale() && ((amax_ready && any_whole_) || bytes_);
 }
 
 void Fp8Weights::updated(bool amax_ready) {
   amax_ready_ = amax_ready;
   changed();
-  const UnitPlacement& p = placement_.front();
+  const UnitPlacement& p = blocks();
   if (amax_ready && !p.weights_go_stale()) all_reduce_max(weight_amax_);
   else if (amax_ready && any_whole_) p.group->all_reduce_max(gather_stream_, weight_amax_);
   if (bytes_ && settings_.precompute_scales) quantize_own(0, layers_);
@@ -226,7 +226,7 @@ void Fp8Weights::make_operands(int layer) {
 // amax = the maximum over the ranks of a tensor-parallel group, each of which has a part of each matrix. Compute waits
 // for it.
 void Fp8Weights::all_reduce_max(const Tensor& amax) {
-  Communicator* const ranks = placement_.front().group->tp_gather;
+  Communicator* const ranks = blocks().group->tp_gather;
   if (!ranks) return;
   computed_.record(compute_);
   gather_stream_.wait(computed_);
@@ -248,7 +248,7 @@ void Fp8Weights::quantize_own(int first, int count) {
       clear(gather_stream_, amax);
       if (slices.count) weight_amax(gather_stream_, slices);
     }
-    placement_.front().group->all_reduce_max(gather_stream_, amax);
+    blocks().group->all_reduce_max(gather_stream_, amax);
   }
   if (slices.count) quantize(gather_stream_, slices, refs);
   std::fill_n(quantized_.begin() + first, count, true);
@@ -264,7 +264,7 @@ void Fp8Weights::gather_unquantized() {
   const std::vector<RowRange>& rows = unquantized_slices_.entries;
   const DeviceTable<RowRange> table{rows.data(), unquantized_slices_.on_device, int(rows.size())};
   scatter_rows(gather_stream_, unquantized_sums_->first({table.count, unquantized_sums_->columns()}), table);
-  placement_.front().group->gather.all_reduce_sum(gather_stream_, unquantized_sums_);
+  blocks().group->gather.all_reduce_sum(gather_stream_, unquantized_sums_);
   cast(gather_stream_, unquantized_, unquantized_sums_);
   unquantized_gathered_ = true;
 }

@@ -31,7 +31,7 @@ struct QuantizedWeight {
 
 class Fp8Weights {
  public:
-  // Blocks use slots 0 .. slots-1 in turn.
+  // Blocks use slots 0 .. slots-1 in turn; 0: each block has a slot of its own, and stays there.
   Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, Fp8Scales& scales, int slots,
              Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables. `weights` returns a block in bf16: this rank's part if the
@@ -91,6 +91,7 @@ class Fp8Weights {
   };
 
   const UnitPlacement& placed(int layer) const { return placement_[size_t(layout_.block_unit(layer))]; }
+  const UnitPlacement& blocks() const { return placed(0); }  // all blocks have the same ranks
   Tensor gathered(int layer) const;
   Tensor own_bytes(int layer) const;
   Tensor amax_of(int first, int count) const;
@@ -99,7 +100,7 @@ class Fp8Weights {
 
   void add_matrix(const LayerProjection& p);
   void plan_operands(MemoryPlan& plan);
-  void plan_gathers(MemoryPlan& plan);
+  void plan_gathers(MemoryPlan& plan, bool in_turn);
   void fill(WeightMatrix& m, const Place& place, const Tensor& weights);
   void fill_unquantized(int layer, const Tensor& own);
 

@@ -1,5 +1,7 @@
 #include "llmc/memory/parameter_store.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
 
@@ -8,27 +10,27 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayo
     : layout_(layout),
       placement_(placement),
       shards_(placement, &UnitPlacement::weights),
-      goes_stale_(placement.front().weights_go_stale()),
       compute_(compute),
       gather_stream_(gather_stream),
       updated_(compute.device()) {
-  // The embedding is never gathered as FP8 bytes, so it shows whether whole weights are kept.
-  const bool whole = !placement.front().needs_slot();
-  if (scales)
-    fp8_.emplace(plan, layout, placement, *scales, whole ? layout.layers() : blocks_at_once, compute, gather_stream);
+  // Blocks that are gathered as bytes stay whole until the next update, unless others use slots in turn.
+  const bool whole =
+      std::none_of(placement.begin(), placement.end(), [](const auto& p) { return p.needs_slot() && !p.in_bytes; });
+  if (scales) fp8_.emplace(plan, layout, placement, *scales, whole ? 0 : blocks_at_once, compute, gather_stream);
   weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {shards_.size()});
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const UnitPlacement& p = placement[size_t(unit)];
     units_.push_back({.ranks = &p.group->gather,
                       .layer = layout.units[size_t(unit)].layer,
-                      .slot = whole ? -1 : slot_of(layout, unit, blocks_at_once),
+                      .slot = whole || !p.needs_slot() ? -1 : slot_of(layout, unit, blocks_at_once),
                       .in_bytes = p.in_bytes,
-                      .current = !goes_stale_,
-                      .waited = !goes_stale_,
+                      .goes_stale = p.weights_go_stale(),
+                      .current = !p.weights_go_stale(),
+                      .waited = !p.weights_go_stale(),
                       .gathered = Event(compute.device())});
   }
-  if (whole) return;
-  for (const size_t size : slot_sizes(layout, blocks_at_once, [&](int unit) { return !units_[size_t(unit)].in_bytes; }))
+  const auto needs_memory = [&](int unit) { return units_[size_t(unit)].slot >= 0 && !units_[size_t(unit)].in_bytes; };
+  for (const size_t size : slot_sizes(layout, blocks_at_once, needs_memory))
     slots_.add(compute.device(),
                size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type, {size}) : PlannedTensor());
 }
@@ -55,14 +57,15 @@ Tensor ParameterStore::local_shard(int first_unit, int units) const {
 }
 
 void ParameterStore::changed() {
-  for (UnitWeights& u : units_) u.current = u.waited = !goes_stale_, u.operands_current = false;
+  for (UnitWeights& u : units_) u.current = u.waited = !u.goes_stale, u.operands_current = false;
   if (fp8_) fp8_->changed();
   awaited_update_ = false;
 }
 
 void ParameterStore::updated(bool amax_ready) {
   changed();
-  if (goes_stale_) updated_.record(compute_);
+  if (std::any_of(units_.begin(), units_.end(), [](const UnitWeights& u) { return u.goes_stale; }))
+    updated_.record(compute_);
   if (!fp8_) return;
   if (fp8_->needs_update_on_gather(amax_ready)) wait_for_update();
   fp8_->updated(amax_ready);

@@ -58,6 +58,7 @@ class ParameterStore {
     int layer;                      // -1: the unit is no block
     int slot;                       // where the unit becomes whole; -1: it has memory of its own
     bool in_bytes;                  // it is gathered as FP8 bytes
+    bool goes_stale;                // by an update: other ranks write their parts
     bool current;                   // it is whole, or will be once `gathered` is reached
     bool waited;                    // compute has waited for that
     bool in_use = false;            // it was gathered, and not released yet
@@ -73,7 +74,6 @@ class ParameterStore {
   const ParameterLayout& layout_;
   const Placement& placement_;
   const FlatShards shards_;  // in weights_
-  const bool goes_stale_;    // by an update: other ranks write their parts
   Stream &compute_, &gather_stream_;
   PlannedTensor weights_;
   Slots slots_;  // of units whose whole weights are not kept; none in stages 0 to 2
