@@ -34,7 +34,10 @@ bool tells(const RunSettings& s, const std::string& text) {
 // The options with which a run goes on from a checkpoint whose state.json holds these.
 Json resumed(const Json& written, int V) {
   Json state = Json::object();
-  state.set("ranks", 1).set("model", Json::object().set("vocab_size", V)).set("options", written);
+  state.set("windows", kWindows)
+      .set("ranks", 1)
+      .set("model", Json::object().set("vocab_size", V))
+      .set("options", written);
   return known_state(state).at("options");
 }
 
@@ -212,11 +215,11 @@ TEST_CASE("a state of another version: a later one is refused, an older one gets
   const Json later = Json::object().set("version", kStateVersion + 1);
   says(error_of([&] { known_state(later); }), format("is of version %lld", (long long)kStateVersion + 1),
        format("the versions up to %lld", (long long)kStateVersion));
-  const Json old = state(R"({"step": 1, "model": {"vocab_size": 9}, "options": {"model": "m"}, "data_identity":
+  const Json old = state(
+      R"({"windows": "concatenation", "step": 1, "model": {"vocab_size": 9}, "options": {"model": "m"}, "data_identity":
     {"train": {"files": 1}, "held_out": null}})");
   CHECK(old.at("tokenizer").is_null());
   CHECK(old.get_string("model_name") == "m");
-  CHECK(old.get_string("windows") == "per_file");
   CHECK(old.at("data_identity").at("train").at("documents").is_null());
   CHECK(old.get_double("seconds") == 0);
   CHECK(old.get_int("optimizer_steps") == 1);
@@ -225,6 +228,9 @@ TEST_CASE("a state of another version: a later one is refused, an older one gets
     says(error_of([&] { known_state(wrong.set("optimizer_steps", updates)); }), "updates (optimizer_steps) in 1 steps");
   }
   CHECK(known_state(old) == old);
+  Json other = old;
+  says(error_of([&] { known_state(other.set("windows", "per_file")); }), "by the rule \"per_file\"",
+       "go on with the train_llama that wrote the checkpoint");
 }
 
 TEST_CASE("the command that goes on has the options of the machine, quoted for a shell") {

@@ -44,10 +44,8 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   ends = model.config.end_tokens();
   for (const int token : {data.delimiter.before, data.delimiter.after})
     if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
-  const WindowRule rule =
-      trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
-  if (trains()) open_sampler(rule);
-  prepare_evaluation(rule);
+  if (trains()) open_sampler();
+  prepare_evaluation();
   if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
   REQUIRE(options.trace.empty() || (trains() && settings.steps > traced_step()),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
@@ -144,8 +142,8 @@ static std::string changed_rate(const Checkpoint& start, const RunSettings& sett
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
-void Setup::open_sampler(WindowRule rule) {
-  sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
+void Setup::open_sampler() {
+  sampler.emplace(*data.train, settings.T, uint64_t(options.seed));
   require_something_learnt();
   if (ranks.rank == 0 && data.train->has_masks()) learnt = describe_learnt(count_labels(*data.train, data.documents));
   identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
@@ -183,24 +181,24 @@ void Setup::require_something_learnt() const {
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
 // nothing to measure for --eval-only.
-void Setup::prepare_evaluation(WindowRule rule) {
+void Setup::prepare_evaluation() {
   const bool asked_length = !is_auto((start ? command_line : options).seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
   evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
-  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out(rule);
+  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out();
   evaluation->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation->empty(),
           "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
 }
 
-void Setup::measure_held_out(WindowRule rule) {
+void Setup::measure_held_out() {
   const TokenDataset& held_out = *data.held_out;
   REQUIRE(!options.val_data.empty() || held_out.size() > 1,
           "the last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
           "held-out data by --val-data, or measure none: --val-every 0",
           (long long)held_out.size());
-  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows, rule), data.held_out_documents,
+  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows), data.held_out_documents,
                            codec);
   if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
     unigram = evaluation->unigram(*data.train, data.documents);

@@ -79,8 +79,8 @@ struct Setup {
   std::vector<int32_t> prompt_of_chat();
   void choose_settings();
   void plan_snapshot_if_it_fits();
-  void open_sampler(WindowRule rule);
+  void open_sampler();
   void require_something_learnt() const;
-  void prepare_evaluation(WindowRule rule);
-  void measure_held_out(WindowRule rule);
+  void prepare_evaluation();
+  void measure_held_out();
 };

@@ -333,7 +333,7 @@ Json TrainingLoop::state() const {
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
       .set("weights_loaded", setup_.model.loaded)
       .set("tokenizer", setup_.tokenizer)
-      .set("windows", name_of(setup_.sampler->windows().rule()))
+      .set("windows", kWindows)
       .set("optimizer_steps", trainer_.updates())
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "llmc/data/sampler.h"
-
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
                int64_t data_tokens) {
   Json saved = options_json(options, Scope::run);
@@ -69,7 +67,11 @@ Json known_state(Json state) {
             (long long)updates, (long long)step);
   }
   set_missing(state, "weights_loaded", false);
-  set_missing(state, "windows", name_of(WindowRule::per_file));
+  const std::string windows = state.get_string("windows", "");
+  REQUIRE(windows == kWindows,
+          "%s: the data is cut into sequences by the rule \"%s\"\n  this program knows \"%s\" alone: go on with the "
+          "train_llama that wrote the checkpoint",
+          state.where().c_str(), windows.c_str(), kWindows);
   set_missing(state, "data", "");
   set_missing(state, "data_identity", nullptr);  // no more than the number of tokens is compared
   if (Json identity = state.at("data_identity"); !identity.is_null()) {

@@ -11,7 +11,7 @@
 //                              chose for "auto"
 //   data, data_identity        a sentence about the data; what it is recognised by (data_identity.h), with the rule of
 //                              its documents
-//   windows                    how the data is cut (WindowRule)
+//   windows                    how the data is cut into sequences: kWindows
 //   tokenizer                  file: where tokenizer.json was when the run began; xxh64: its checksum ("" for both
 //                              without one); document_token: what begins a text that is cut (null: nothing)
 //   tuning                     the chosen algorithms of products, or null
@@ -30,6 +30,7 @@
 #include "llmc/train/settings.h"
 
 inline constexpr int64_t kStateVersion = 1;
+inline constexpr const char* kWindows = "concatenation";  // the rule of sampler.h
 
 // Returns the keys of a checkpoint that follow from options, settings and model. The training loop adds the others.
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
