@@ -71,7 +71,7 @@ bool packed_when_trained(const std::string& weights) {
 // "held_out".
 std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const char* part) {
   const Json& identity = checkpoint.state().at("data_identity");
-  if (identity.is_null() || identity.at(part).is_null()) return {};
+  if (identity.at(part).is_null()) return {};
   return rule_of(identity.at(part).at("documents"));
 }
 

@@ -17,8 +17,7 @@
 //   tuning                     the chosen algorithms of products, or null
 //   last_step, last_score      the last lines of train.jsonl about a step and an evaluation, or null
 //
-// A later program may add keys. What it takes for them in the state of an older program stands in known_state() alone,
-// so that every checkpoint of before can be loaded.
+// A later program may add keys. What it takes for them in the state of a program before stands in known_state() alone.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +35,8 @@ inline constexpr const char* kWindows = "concatenation";  // the rule of sampler
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
                int64_t data_tokens);
 
-// Returns the state of any version as one of today's: keys that an older program did not write have the values that
-// they had for it. Throws LaterVersion on a later version.
+// Returns the state that was read from a state.json, if this program can go on from it. Throws LaterVersion on a later
+// version; throws on an earlier one, and on values that no training writes.
 Json known_state(Json state);
 
 struct LaterVersion : Error {
