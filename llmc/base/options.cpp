@@ -337,29 +337,6 @@ std::string config_text(const OptionInfo& info, const Json& value) {
   fail("%s is %s\n  expected %s", value.where().c_str(), value.found().c_str(), expected(info).c_str());
 }
 
-// Returns whether a run of an older program saved this config.json. It then holds every option, also those that name
-// the run's start, such as --out. A file written by hand may hold some of these, but hardly all that every program had.
-bool is_of_older_program(const Json& config) {
-  for (const char* name : {"out", "rendezvous", "dry_run", "sample_only"})
-    if (!config.contains(name)) return false;
-  return true;
-}
-
-// Returns a remark on the options of a config.json that are not taken because their scope is before `least`; "" if
-// all of them have the default.
-std::string left_out(const Json& config, Scope least) {
-  std::string list;
-  for (const auto& [key, value] : config.items()) {
-    const OptionInfo* info = find_option(key);
-    if (!info || info->scope >= least) continue;
-    const std::string text = config_text(*info, value);
-    if (text != default_of(*info)) list += (list.empty() ? "--" : ", --") + info->name + " " + text;
-  }
-  return list.empty() ? ""
-                      : format("%s was saved by a run of an older program: what names that run's start is left out, %s",
-                               config.where().c_str(), list.c_str());
-}
-
 // Wraps `text` into lines of `width` columns. All lines after the first are indented by `indent` spaces.
 std::string wrapped(const std::string& text, size_t width, size_t indent) {
   std::string lines;
@@ -416,10 +393,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
   if (saved) apply_config(options, *saved, Scope::run);
   for (const Given& it : given) {
     if (it.info->name != "config") continue;
-    const Json config = Json::read(it.value);
-    const Scope least = is_of_older_program(config) ? Scope::machine : Scope::start;
-    apply_config(options, config, least);
-    options.config_remark = left_out(config, least);
+    apply_config(options, Json::read(it.value));
   }
   // A length on the command line replaces a different length of the file.
   const auto is_length = [](const Given& it) {

@@ -37,8 +37,6 @@ struct Options {
 #define OPTION_FIELD(group, kind, scope, name, standard, limits, help, ...) kind name = standard;
   OPTION_TABLE(OPTION_FIELD)
 #undef OPTION_FIELD
-  // One sentence about the file of --config, if not all of it was taken; else "".
-  std::string config_remark;
 
   bool operator==(const Options&) const = default;
 };
@@ -48,8 +46,7 @@ struct Options {
 // first, and the command line overrides it. Throws on an unknown name (with the nearest known one), a value of the
 // wrong type or out of range, a missing value, an option given twice, two lengths of the run, or --min-lr above --lr.
 // If --help or --version occurs anywhere, nothing else is parsed. `saved` are the options of a run that goes on: those
-// of the scope `run` and after it replace the defaults, and a config file and the command line override them. A
-// config.json that a run of an older program saved holds options of the scope `start`, too: they are left out.
+// of the scope `run` and after it replace the defaults, and a config file and the command line override them.
 Options parse_options(const std::vector<std::string>& arguments, const Json* saved = nullptr);
 
 // Sets the options that `config` names; its keys may use `_` or `-`. Throws as parse_options does, with the file and

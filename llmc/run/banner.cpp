@@ -114,7 +114,6 @@ void print_checkpoints(Setup& setup) {
 void print_options(Setup& setup) {
   // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
   const Options& changed = setup.trains() && !setup.start ? setup.options : setup.command_line;
-  if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
