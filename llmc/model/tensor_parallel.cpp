@@ -77,9 +77,9 @@ void TensorParallel::all_reduce_sum(Stream& compute, const Tensor& numbers) {
   await_scattered(compute);
 }
 
-void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count) {
+void TensorParallel::all_reduce_max(Stream& compute, const Tensor& numbers) {
   computed_.record(compute);
   stream_.wait(computed_);
-  ranks_.all_reduce_max(stream_, data, count);
+  ranks_.all_reduce_max(stream_, numbers);
   await_scattered(compute);
 }

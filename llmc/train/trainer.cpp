@@ -150,7 +150,7 @@ void Trainer::begin_step(const StepInput& input) {
   state.label_count = is_leader() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
   set_flags(state, input.flags);
   step_states_.send(compute_, state);
-  sum_over_ranks_on_device(&step_states_.on_device()->label_count, kSummedAtBegin);
+  sum_over_ranks_on_device({&step_states_.on_device()->label_count, {kSummedAtBegin}});
 }
 
 void Trainer::set_flags(StepState& state, const StepFlags& flags) {
@@ -171,7 +171,7 @@ void Trainer::enqueue_work(StepForm form, bool captured) {
   }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
-  start_sum_over_ranks(&step_states_.on_device()->loss_sum, kSummedAtEnd);
+  start_sum_over_ranks({&step_states_.on_device()->loss_sum, {kSummedAtEnd}});
   if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
   gradients_->finish_step();                 // waits for all that was started on the reduce stream
   if (snapshot_) snapshot_->before_update(compute_);
@@ -187,19 +187,17 @@ bool Trainer::is_regular(int64_t step) const {
 }
 
 // Sums numbers of the step's state over all ranks, beside compute.
-template <class Number>
-void Trainer::start_sum_over_ranks(Number* numbers, size_t count) {
+void Trainer::start_sum_over_ranks(const Tensor& numbers) {
   if (communicator_.size() == 1) return;
   to_reduce_.record(compute_);
   reduce_.wait(to_reduce_);
-  communicator_.all_reduce_sum(reduce_, numbers, count);
+  communicator_.all_reduce_sum(reduce_, numbers);
 }
 
 // The same, but compute waits for the sum.
-template <class Number>
-void Trainer::sum_over_ranks_on_device(Number* numbers, size_t count) {
+void Trainer::sum_over_ranks_on_device(const Tensor& numbers) {
   if (communicator_.size() == 1) return;
-  start_sum_over_ranks(numbers, count);
+  start_sum_over_ranks(numbers);
   to_compute_.record(reduce_);
   compute_.wait(to_compute_);
 }
@@ -238,7 +236,7 @@ StepFlags Trainer::sum_flags(const StepFlags& own) {
   StepState state{};
   set_flags(state, own);
   step_states_.send(compute_, state);
-  sum_over_ranks_on_device(&step_states_.on_device()->label_count, kSummedAtBegin);
+  sum_over_ranks_on_device({&step_states_.on_device()->label_count, {kSummedAtBegin}});
   step_states_.fetch(compute_);
   return flags_of(step_states_.wait_for_oldest(communicator_).state);
 }
@@ -336,8 +334,8 @@ LossSum Trainer::sum_over_ranks(LossSum sum) {
   StepState state{};
   state.loss_sum = sum.nats, state.label_count = sum.labels;
   step_states_.send(compute_, state);
-  sum_over_ranks_on_device(&step_states_.on_device()->loss_sum, 1);
-  sum_over_ranks_on_device(&step_states_.on_device()->label_count, 1);
+  sum_over_ranks_on_device({&step_states_.on_device()->loss_sum, {1}});
+  sum_over_ranks_on_device({&step_states_.on_device()->label_count, {1}});
   step_states_.fetch(compute_);
   state = step_states_.wait_for_oldest(communicator_).state;
   return {state.loss_sum, state.label_count};
