@@ -221,6 +221,11 @@ TEST_CASE("a run that goes on has the learning rate of before, which nobody aske
               "learning rate 0.002: as asked, warm-up 16 steps: as before; then a cosine"));
 }
 
+TEST_CASE("a minimal learning rate above the learning rate is refused, also above an automatic one") {
+  says(error_of([] { resolved({"--lr", "0.01", "--min-lr", "0.1"}); }), "--min-lr 0.1 is above --lr 0.01\n");
+  says(error_of([] { resolved({"--min-lr", "0.1"}); }), "--min-lr 0.1 is above --lr 0.004\n");
+}
+
 TEST_CASE("a sequence beyond the model's positions is told the ways out") {
   Options options;
   options.seq_len = 8192;

@@ -320,13 +320,6 @@ void check_lengths(const Options& options, const std::string& origin) {
           all.c_str());
 }
 
-void check_together(const Options& options) {
-  check_lengths(options, "");
-  REQUIRE(is_auto(options.lr) || is_auto(options.min_lr) || options.min_lr <= options.lr,
-          "--min-lr %s is above --lr %s\n  the learning rate falls from --lr to --min-lr",
-          shortest(options.min_lr).c_str(), shortest(options.lr).c_str());
-}
-
 // Returns the command line's text for a value of a config file. Throws on a value of another kind.
 std::string config_text(const OptionInfo& info, const Json& value) {
   const bool is_number = info.kind == Kind::Count || info.kind == Kind::Real;
@@ -407,7 +400,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
     REQUIRE(problem.empty(), "--%s %s: %s\n  expected %s", it.info->name.c_str(), it.value.c_str(), problem.c_str(),
             expected(*it.info).c_str());
   }
-  check_together(options);
+  check_lengths(options, "");
   return options;
 }
 

@@ -245,7 +245,8 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   resolve_length(s, o, defaults, data_tokens, loaded);
   s.lr = is_auto(o.lr) ? defaults.lr / (loaded ? 10 : 1) : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
-  REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
+  REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g\n  the learning rate falls from --lr to --min-lr", s.min_lr,
+          s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);

@@ -28,12 +28,6 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
           communicator.size(), communicator.rank());
   (void)config.tensor_part(mesh.tensor_degree, mesh.tensor_rank);  // throws on a degree that is not possible
   require_shareable_sequences(settings.T, mesh);
-  REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
-  REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
-          settings.head_chunk);
-  REQUIRE(!settings.fp8.on() || settings.dtype == DType::bf16,
-          "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
-          recipe_name(settings.fp8.recipe));
   return std::unique_ptr<Trainer>(new Trainer(device, communicator, mesh, config, settings));
 }
 
@@ -304,13 +298,13 @@ Tuning Trainer::time_products(const StepInput& input) {
 LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
                           std::span<const int32_t> positions, int seq_len) {
   if (seq_len == 0) seq_len = settings_.T;
-  REQUIRE(!inputs.empty() && inputs.size() % size_t(seq_len) == 0 && labels.size() == inputs.size(),
-          "%zu tokens and %zu labels are not sequences of %d tokens", inputs.size(), labels.size(), seq_len);
+  REQUIRE(!inputs.empty() && inputs.size() % size_t(seq_len) == 0 && labels.size() == inputs.size() &&
+              (positions.empty() || positions.size() == inputs.size()),
+          "%zu tokens, %zu labels and %zu positions are not sequences of %d tokens", inputs.size(), labels.size(),
+          positions.size(), seq_len);
   const int B = int(inputs.size()) / seq_len;
   StepState state{};
   step_states_.send(compute_, state);
-  REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
-          inputs.size());
   batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
                 whole_config_.V);
   transformer_.forward_loss(batches_.micro_batch(), step_states_.on_device());
