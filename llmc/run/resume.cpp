@@ -232,7 +232,7 @@ std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
                               const std::optional<Checkpoint>& start) {
   if (options.resume != "auto" || start || options.dry_run) return "";
   return format("--resume auto: no checkpoint in %s: %s%s", options.out.empty() ? "runs/latest" : options.out.c_str(),
-                options.sample_only || options.eval_only ? "uses the weights of --model" : "starts from the beginning",
+                options.trains() ? "starts from the beginning" : "uses the weights of --model",
                 resume ? ", with the options of its config.json" : "");
 }
 

@@ -37,17 +37,18 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   if (!options.sample_only) open_data();
   if (data.chat) end_at_turns(*data.chat, model.config);
   end_at_documents(data.delimiter, model.config);
-  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
+  if (options.trains() && ranks.rank == 0)
+    tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
   choose_prompt();
   ends = model.config.end_tokens();
   for (const int token : {data.delimiter.before, data.delimiter.after})
     if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
-  if (trains()) open_sampler();
+  if (options.trains()) open_sampler();
   prepare_evaluation();
   if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
-  REQUIRE(options.trace.empty() || (trains() && settings.steps > traced_step()),
+  REQUIRE(options.trace.empty() || (options.trains() && settings.steps > traced_step()),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
           options.trace.c_str());
 }
@@ -76,12 +77,12 @@ void Setup::open_data() {
 // Decides how samples begin: with --prompt; without one, if the data has masks, with the beginning of a conversation of
 // the held-out data, else of the training data.
 void Setup::choose_prompt() {
-  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
+  const bool samples = settings.takes_samples(options);
   if (options.chat && samples) {
     prompt = prompt_of_chat();
     return;
   }
-  if (trains() && samples && options.prompt.empty() && data.train->has_masks()) {
+  if (options.trains() && samples && options.prompt.empty() && data.train->has_masks()) {
     const bool held_out = data.held_out && data.held_out->has_masks();
     prompt = held_out ? beginning_of_conversation(*data.held_out, data.held_out_documents, settings.T)
                       : beginning_of_conversation(*data.train, data.documents, settings.T);
@@ -108,7 +109,7 @@ void Setup::choose_settings() {
   const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
   if (!limits.warning.empty()) console.warning(limits.warning);
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
-  if (trains() && options.plan == "auto") {
+  if (options.trains() && options.plan == "auto") {
     options = planner->choose(*communicator, device, console);
     planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
   }
@@ -116,7 +117,8 @@ void Setup::choose_settings() {
                               &command_line);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
-  if (trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot) plan_snapshot_if_it_fits();
+  if (options.trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot)
+    plan_snapshot_if_it_fits();
 }
 
 // Checkpoints by default are written from a copy in the host's memory if all ranks have room for it.

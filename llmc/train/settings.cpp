@@ -276,7 +276,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.attention = s.attention;
   t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);
   t.weight_decay = float(o.weight_decay), t.grad_clip = float(o.grad_clip);
-  t.training = !o.sample_only && !o.eval_only;
+  t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.fp8 = s.fp8, t.fp8_stats = t.training ? o.fp8_stats : 0;
