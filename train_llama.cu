@@ -122,7 +122,7 @@ int run(const Options& command_line, const std::vector<std::string>& arguments, 
     setup.planner->require_fits(trainer->plan());
     check_kernels(setup);
     trainer->allocate();
-    if (setup.trains()) loop.open_folder();
+    if (setup.options.trains()) loop.open_folder();
     choose_algorithms(setup, *trainer, loop.folder());
     print_banner(setup, trainer->plan());
     set_weights(setup, *trainer);
@@ -177,7 +177,7 @@ void check_kernels(Setup& setup) {
 // training has a folder.
 void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder) {
   Tuning& tuning = setup.tuning;
-  if (setup.options.tune_products && setup.trains() && tuning.empty()) {
+  if (setup.options.tune_products && setup.options.trains() && tuning.empty()) {
     setup.console.line("timing the algorithms for each product of a step …");
     set_weights(setup, trainer);
     const BatchLayout layout{setup.settings.G, setup.mesh.data_ranks(), setup.settings.B};
@@ -187,7 +187,7 @@ void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder) 
   trainer.matmul().use(tuning);
   if (folder) keep_tuning(tuning, *folder);
   const std::string change = setup.start ? changed_tuning(tuning, *setup.start) : "";
-  if (setup.trains() && !change.empty()) setup.changes.push_back(change);
+  if (setup.options.trains() && !change.empty()) setup.changes.push_back(change);
 }
 
 // The weights come from the checkpoint that the run goes on from, from the model's files, or from random numbers.

@@ -269,7 +269,7 @@ int least_of_ranks(int number, Device& device, Communicator& communicator) {
   float* on_device = reinterpret_cast<float*>(memory.data());
   const float own = -float(number);
   copy(stream, on_device, &own, 1);
-  communicator.all_reduce_max(stream, on_device, 1);
+  communicator.all_reduce_max(stream, {on_device, {1}});
   float most = 0;
   copy(stream, &most, on_device, 1);
   communicator.wait_for(stream);

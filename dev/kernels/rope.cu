@@ -256,12 +256,6 @@ void check_refusals(Checker& checker) {
   checker.refused("positions in fp32", "positions is (1) of fp32",
                   forward(s.of(qkv), {angles.table, table.tensor({1}), 3}));
   checker.refused("unaligned rows", "align", forward(Tensor(qkv.data() + 1, {1, 64}), angles));
-  const std::vector<int> good = {0, 3, 1}, beyond = {0, 3, 4}, negative = {0, -1};
-  require_rope_positions(good.data(), good.size(), 4);
-  checker.refused("a position beyond the table", "position 4 (number 2 of 3)",
-                  [&] { require_rope_positions(beyond.data(), beyond.size(), 4); });
-  checker.refused("a negative position", "position -1 (number 1 of 2)",
-                  [&] { require_rope_positions(negative.data(), negative.size(), 4); });
   checker.refused("theta of 0", "theta = 0", [] { rope_table({0}, 16, 4); });
   checker.refused("bands the wrong way round", "low_freq_factor 4", [] {
     rope_table({1e4, RopeType::llama3, 8, 32, 4, 1}, 16, 4);

@@ -60,9 +60,6 @@ echo "{{ messages | length }}" >other/chat_template.jinja
 quick "${tuned[@]}" --train-data '{data,other}/*_train_*.bin' --out two
 check "of two templates the first is exported, and all turns' ends" speaks two/export data "[1508,1507,1506]"
 check "  which is told" grep -q "data and other were rendered by different chat templates: the export has that of data" log
-sed -i 's/"chat": .*/"command": {"template": "mine.jinja"}}/' other/manifest.json
-quick "${tuned[@]}" --train-data 'other/*_train_*.bin' --out older
-check "an older manifest names the command alone" speaks older/export other 1506
 talks beyond 1514
 refused "an end that the model does not have" "token 1514 ends a turn, and the model has 1514" "$train" "${tuned[@]}" --train-data 'beyond/*.bin'
 rm beyond/chat_template.jinja

@@ -127,6 +127,8 @@ class Buffer {
   }
   T* data() const { return reinterpret_cast<T*>(memory_.data()) + kGuard; }
   size_t size() const { return count_; }
+  Tensor tensor() const { return Tensor(data(), {count_}); }
+  Tensor part(size_t first, size_t count) const { return tensor().elements(first, count); }
   void put(const std::vector<T>& v, size_t at = 0) {
     copy(b_.compute, data() + at, v.data(), v.size());
     b_.compute.synchronize();
@@ -173,7 +175,7 @@ void check_all_reduce_sum(Bench& b, const char* type) {
     for (int repeat = 0; repeat < (count < largest ? 2 : 1); ++repeat) {
       Buffer<T> data(b, count);
       data.put(values<T>(b.ranks.rank, count));
-      b.communicator->all_reduce_sum(b.compute, data.data(), count);
+      b.communicator->all_reduce_sum(b.compute, data.tensor());
       b.check(agree(b, data.get(), want), format("all_reduce_sum of %zu %s", count, type));
     }
     if constexpr (std::is_floating_point_v<T>)
@@ -191,7 +193,7 @@ void check_all_reduce_max(Bench& b) {
     want[0] = value<float>(0, 0);
     Buffer<float> data(b, count);
     data.put(mine);
-    b.communicator->all_reduce_max(b.compute, data.data(), count);
+    b.communicator->all_reduce_max(b.compute, data.tensor());
     b.check(agree(b, data.get(), want), format("all_reduce_max of %zu", count));
   }
 }
@@ -233,7 +235,7 @@ void check_reduce_scatter(Bench& b, const char* type) {
       const std::vector<T> want = sum_of_ranks<T>(b.ranks.size, each, mine);
       Buffer<T> in(b, size_t(b.ranks.size) * each), out(b, each);
       in.put(values<T>(b.ranks.rank, in.size()));
-      b.communicator->reduce_scatter_sum(b.compute, in_place ? in.data() + mine : out.data(), in.data(), each);
+      b.communicator->reduce_scatter_sum(b.compute, in_place ? in.part(mine, each) : out.tensor(), in.tensor());
       std::vector<T> got = in_place ? in.get() : out.get();
       if (in_place) got = std::vector<T>(got.begin() + ptrdiff_t(mine), got.begin() + ptrdiff_t(mine + each));
       b.check(agree(b, got, want),
@@ -244,17 +246,29 @@ void check_reduce_scatter(Bench& b, const char* type) {
 void check_refusals(Bench& b) {
   Communicator& c = *b.communicator;
   Buffer<float> data(b, 100 * size_t(b.ranks.size));
-  const auto sum = [&](Stream& stream, size_t at) { c.all_reduce_sum(stream, data.data() + at, 10); };
+  const auto sum = [&](Stream& stream, size_t at) { c.all_reduce_sum(stream, data.part(at, 10)); };
   const std::pair<const char*, std::function<void()>> calls[] = {
       {"one touches what the other writes", [&] { c.group([&] { sum(b.compute, 0), sum(b.compute, 9); }); }},
       {"in two streams", [&] { c.group([&] { sum(b.compute, 0), sum(b.communication, 10); }); }},
       {"within a group", [&] { c.group([&] { c.group([] {}); }); }},
       {"expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, b.ranks.size); }},
       {"expected a rank from 0 to", [&] { c.broadcast(b.compute, data.data(), 4, -1); }},
-      {"12 numbers at a null pointer", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); }},
-      {"dev/test/comm.cpp", [&] { c.all_reduce_sum(b.compute, (float*)nullptr, 12); }},
+      {"expected fp32, bf16, fp64 or int64",
+       [&] {
+         c.all_reduce_sum(b.compute, {(int32_t*)data.data(), {4}});
+       }},
+      {"12 numbers at a null pointer",
+       [&] {
+         c.all_reduce_sum(b.compute, {(float*)nullptr, {12}});
+       }},
+      {"dev/test/comm.cpp",
+       [&] {
+         c.all_reduce_sum(b.compute, {(float*)nullptr, {12}});
+       }},
       {"overlap", [&] { c.all_gather(b.compute, data.data(), data.data() + 1, 100 * sizeof(float)); }},
-      {"overlap", [&] { c.reduce_scatter_sum(b.compute, data.data() + 1, data.data(), 100); }}};
+      {"overlap", [&] {
+         c.reduce_scatter_sum(b.compute, {data.data() + 1, {100}}, data.tensor());
+       }}};
   for (const auto& [expected, call] : calls) b.says(error_of(call), expected);
 }
 
@@ -272,10 +286,10 @@ void check_launched_together(Bench& b) {
   Buffer<float> scattered(b, kCount * size);
   scattered.put(values<float>(b.ranks.rank, kCount * size, 9));
   c.group([&] {
-    for (size_t at : {size_t(0), 2 * kCount}) c.all_reduce_sum(b.compute, sums.data() + at, kCount);
+    for (size_t at : {size_t(0), 2 * kCount}) c.all_reduce_sum(b.compute, sums.part(at, kCount));
     c.all_gather(b.compute, all.data(), own.data(), kCount * sizeof(float));
-    c.all_reduce_sum(b.compute, narrow.data(), kCount);
-    c.reduce_scatter_sum(b.compute, part.data(), scattered.data(), kCount);
+    c.all_reduce_sum(b.compute, narrow.tensor());
+    c.reduce_scatter_sum(b.compute, part.tensor(), scattered.tensor());
   });
   c.group([] {});
   std::vector<float> gathered, expected = sum_of_ranks<float>(b.ranks.size, kCount);
@@ -311,7 +325,7 @@ void check_pipeline(Bench& b) {
       copy(b.compute, pieces[p].data(), inputs[k].data(), kCount);
       computed[p].record(b.compute);
       b.communication.wait(computed[p]);
-      c.all_reduce_sum(b.communication, pieces[p].data(), kCount);
+      c.all_reduce_sum(b.communication, pieces[p].tensor());
       summed[p].record(b.communication);
     }
     for (size_t p = 0; p < kPieces; ++p) {
@@ -342,7 +356,7 @@ void check_groups(Bench& b) {
     for (size_t i = 0; i < kCount; ++i) want[i] += value<float>(members[m], i);
   Buffer<float> data(b, kCount);
   data.put(values<float>(rank, kCount));
-  group->all_reduce_sum(b.compute, data.data(), kCount);
+  group->all_reduce_sum(b.compute, data.tensor());
   b.check(agree(b, data.get(), want), "a sum in the order of the group");
   // Spanned the other way round: what is gathered comes in that order.
   const std::vector<int> backwards(members.rbegin(), members.rend());
@@ -357,7 +371,7 @@ void check_groups(Bench& b) {
   mine.put(values<float>(rank, 5));
   reversed->all_gather(b.compute, parts.data(), mine.data(), 5 * sizeof(float));
   b.check(agree(b, parts.get(), gathered), "what it gathers");
-  alone->all_reduce_sum(b.compute, data.data(), kCount);
+  alone->all_reduce_sum(b.compute, data.tensor());
   b.check(agree(b, data.get(), want), "a sum of one");
   Buffer<float> all(b, kCount * members.size());
   group->all_gather(b.compute, all.data(), data.data(), kCount * sizeof(float));
@@ -374,8 +388,8 @@ void check_two_streams(Bench& b) {
   for (int repeat = 0; repeat < 4; ++repeat) {
     one.put(values<float>(b.ranks.rank, kCount));
     two.put(values<float>(b.ranks.rank, kCount, 7));
-    second->all_reduce_sum(b.communication, two.data(), kCount);
-    b.communicator->all_reduce_sum(b.compute, one.data(), kCount);
+    second->all_reduce_sum(b.communication, two.tensor());
+    b.communicator->all_reduce_sum(b.compute, one.tensor());
     Stream& first = b.ranks.rank % 2 ? b.compute : b.communication;
     first.synchronize();
     b.device.synchronize();
@@ -396,8 +410,8 @@ void check_order(Bench& b) {
   clear(b.compute, data.data(), data.size());
   unordered(
       {"unordered access: all_reduce_sum writes", "'communication' (dev/test/comm.cpp", "fill writes", "'compute'"},
-      [&] { c.all_reduce_sum(b.communication, data.data(), data.size()); });
-  c.all_reduce_sum(b.communication, data.data(), data.size());
+      [&] { c.all_reduce_sum(b.communication, data.tensor()); });
+  c.all_reduce_sum(b.communication, data.tensor());
   unordered({"unordered access: fill writes", "all_reduce_sum writes"},
             [&] { clear(b.compute, data.data() + 999, 1); });
   clear(b.compute, data.data(), 250);
@@ -406,14 +420,16 @@ void check_order(Bench& b) {
       c.all_gather(b.communication, data.data(), other.data(), 1000 / size_t(b.ranks.size) * sizeof(float));
     });
   clear(b.compute, other.data(), other.size());
-  unordered({"unordered access: reduce_scatter_sum reads", "fill writes"},
-            [&] { c.reduce_scatter_sum(b.communication, data.data(), other.data(), 1000 / size_t(b.ranks.size)); });
+  unordered({"unordered access: reduce_scatter_sum reads", "fill writes"}, [&] {
+    const size_t each = 1000 / size_t(b.ranks.size);
+    c.reduce_scatter_sum(b.communication, data.part(0, each), other.part(0, each * size_t(b.ranks.size)));
+  });
   // Two collectives of one communicator, on buffers that have nothing in common.
-  c.all_reduce_sum(b.communication, data.data(), data.size());
+  c.all_reduce_sum(b.communication, data.tensor());
   unordered({"unordered access: broadcast writes 1 bytes", "all_reduce_sum writes"},
             [&] { c.broadcast(b.compute, other.data(), 4000, 0); });
   Event done(b.device);
-  c.all_reduce_sum(b.communication, data.data(), data.size());
+  c.all_reduce_sum(b.communication, data.tensor());
   done.record(b.communication);
   b.compute.wait(done);
   b.check(error_of([&] { c.broadcast(b.compute, other.data(), 4000, 0); }).empty(), "an event orders two collectives");
@@ -482,7 +498,7 @@ void work_for_ever(const Ranks& ranks, double timeout_seconds, const std::functi
   for (int step = 0;; ++step) {
     before_step(step);
     clear(b.compute, data.data(), data.size());
-    b.communicator->all_reduce_sum(b.compute, data.data(), data.size());
+    b.communicator->all_reduce_sum(b.compute, data.tensor());
     b.communicator->wait_for(b.compute);
     sleep_ms(1);
   }
@@ -553,7 +569,7 @@ const std::map<std::string, std::function<void(const Ranks&, int)>> scenarios = 
      [](const Ranks& ranks, int n) {
        Bench b(ranks);
        Buffer<float> data(b, 2000);
-       b.communicator->all_reduce_sum(b.compute, data.data(), ranks.rank == n ? 2000 : 1000);
+       b.communicator->all_reduce_sum(b.compute, data.part(0, ranks.rank == n ? 2000 : 1000));
        b.communicator->wait_for(b.compute);
      }},
 };

@@ -143,12 +143,10 @@ refused "another manifest" "the training data is not what it was: each document 
   "$train" --resume "$(checkpoint packed-run 2)" "${on[@]}" --out refused
 tells "of the held-out data: told" "the held-out data is not what it was: each document ends with token 112" resume other-held-out 1 "$(checkpoint packed-run 2)" --val-data 'here/x_val_*.bin'
 
-echo "-- what a checkpoint says is kept, and one of an older version says nothing"
+echo "-- what a checkpoint says is kept"
 cp on/checkpoints/step-00000003/state.json state.json 2>/dev/null || { find on && fail "no checkpoint of the resumed run"; }
 identity() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["data_identity"])' "$1"; }
 check "the resumed run's checkpoint names the same data" cmp <(identity state.json) <(identity plain-run/checkpoints/step-00000002/state.json)
-python3 "$root/dev/test/edit_json.py" plain-run/checkpoints/step-00000002/state.json 'del j["data_identity"]'
 rm -rf here on && cp -r plain here
-tells "a checkpoint without it: gone on from, with a remark" "stores only the number of its data's tokens" resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
-check "how much is measured may change" says on '--val-tokens 100 (was 16)'
+tells "how much is measured may change" '--val-tokens 100 (was 16)' resume on 1 "$(checkpoint plain-run 2)" --steps 3 "${on[@]}" --val-tokens 100
 echo "$checks checks passed"

@@ -183,7 +183,7 @@ class Observer {
     const DeviceMemory memory(device_, sizeof(float));
     float* there = reinterpret_cast<float*>(memory.data());
     copy(stream_, there, &number, 1);
-    all_->all_reduce_max(stream_, there, 1);
+    all_->all_reduce_max(stream_, {there, {1}});
     return download<float>(stream_, there, 1)[0];
   }
 

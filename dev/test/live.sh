@@ -18,13 +18,8 @@ kill -KILL "$child"
 wait "$child" || true
 child=""
 check "one that was killed is not" is killed False
-exec {file}>>"$scratch/killed/train.jsonl"
-flock "$file"
-check "one of an older program, which holds flock alone, is" is killed True
-exec {file}>&-
-check "  until it ends" is killed False
 hold_log "$scratch/killed"
-check "and one that holds the lock of which readers ask" is killed True
+check "one that holds the lock of which readers ask is" is killed True
 release_log
 check "  until it ends" is killed False
 

@@ -104,7 +104,7 @@ Alone train_alone(World& world, World& alone_world, const Model& model) {
   const DeviceMemory memory(world.device, sizeof spread);
   float* largest = reinterpret_cast<float*>(memory.data());
   copy(stream, largest, &spread, 1);
-  world.communicator->all_reduce_max(stream, largest, 1);
+  world.communicator->all_reduce_max(stream, {largest, {1}});
   copy(stream, &spread, largest, 1);
   stream.synchronize();
   alone.spread = double(spread);

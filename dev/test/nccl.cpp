@@ -125,7 +125,7 @@ void check_group(Communicator& all, Device& device) {
   copy(stream, numbers, own.data(), own.size());
   const int events_before = events;
   all.group([&] {
-    for (int i = 0; i < 3; ++i) all.all_reduce_sum(stream, numbers + i, 1);
+    for (int i = 0; i < 3; ++i) all.all_reduce_sum(stream, {numbers + i, {1}});
   });
   check(groups == 1 && in_groups == 3 && group_depth == 0, "three collectives in one group");
   check(events == events_before + 1, "the watchdog looks at one event");

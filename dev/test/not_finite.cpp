@@ -218,8 +218,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   // Step 8 is update 5, of a checkpoint as of the training that never met the bad steps. Both stand at step 7.
   const std::string root = folder + "/checkpoints";
   Checkpointer checkpointer(root, 1, *t.trainer, world.ranks);
-  REQUIRE(checkpointer.save(7, Json::object().set("step", 7).set("optimizer_steps", t->updates())), "%s: not saved",
-          what.c_str());
+  REQUIRE(checkpointer.save(7, saved_state(7, t->updates())), "%s: not saved", what.c_str());
   const auto go_on = [&](Training& of) {
     of.step = 7;
     const Batch batch = batch_of(of, 7);

@@ -45,8 +45,4 @@ assert steps == [(step, 64 * step) for step in (1, 2, 3, 4)], steps
 END
 check "run.json and train.jsonl" python3 look.py "$begin" "$EPOCHREALTIME" "$train" version.txt
 
-printf '{"first_step": 0, "ranks": 1}' >told/run.json
-rm -r "$(checkpoint told 4)"
-resume told 1 auto
-check "a run of an older program goes on" [ "$(grep -c '"commit"' told/run.json)" = 1 ]
 echo "$checks checks passed"

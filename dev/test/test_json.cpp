@@ -259,13 +259,10 @@ TEST_CASE("mapped_file: whole, moved, released") {
   CHECK(moved.data() == data);
   CHECK(file.data() == nullptr);
   CHECK(file.size() == 0);
-  MappedFile other(folder.write("other", "o"));
-  other = std::move(moved);
-  CHECK(other.data() == data);
-  CHECK(other.path() == path);
+  CHECK(moved.path() == path);
 
   // The page is gone from this process once the owner is.
-  { MappedFile last(std::move(other)); }
+  { MappedFile last(std::move(moved)); }
   CHECK(msync(const_cast<std::byte*>(data), 1, MS_ASYNC) == -1);
 }
 

@@ -227,8 +227,7 @@ TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled o
       {{"--steps", "10", "--train-tokens", "100"},
        "--steps 10 and --train-tokens 100 each set the length of the run\n"
        "  give one of --steps, --train-tokens, --epochs"},
-      {{"--epochs", "0.5", "--steps", "10"}, "--steps 10 and --epochs 0.5"},
-      {{"--lr", "0.01", "--min-lr", "0.1"}, "--min-lr 0.1 is above --lr 0.01"}};
+      {{"--epochs", "0.5", "--steps", "10"}, "--steps 10 and --epochs 0.5"}};
   for (const auto& [words, error] : cases) says(refusal(words), error);
   CHECK(refusal({"--qwertyuiop"}) == "unknown option --qwertyuiop\n  --help lists all options");  // and no proposal
   CHECK(refusal({"--beta1", "0"}).empty());
@@ -273,9 +272,6 @@ TEST_CASE("a config file") {
     const Options p = parse_options({"--config", file.path, "--epochs", "2"});
     CHECK(p.epochs == 2);
     CHECK(is_auto(p.steps));
-  }
-  SUBCASE("values of both are checked together") {
-    says(refusal({"--config", file.path, "--min-lr", "1e-4"}), "--min-lr 1e-04 is above --lr 1e-05");
   }
 }
 
@@ -368,7 +364,6 @@ TEST_CASE("every option: the saved configuration gives the same values") {
     const ConfigFile file(saved.dump(2));
     const Options loaded = parse_options({"--config", file.path});
     CHECK(loaded.config == file.path);
-    CHECK(loaded.config_remark == "");
     CHECK(options_json(loaded, Scope::machine) == saved);
     CHECK(options_json(loaded).at("out") == defaults.at("out"));
   }
@@ -398,24 +393,6 @@ TEST_CASE("every option: a run that goes on takes it over if it is the run's, an
     CAPTURE(writes);
     CHECK(*scope_of(writes) < Scope::run);
   }
-}
-
-TEST_CASE("a config.json of an older program names its start, too: that is left out, and told") {
-  Json config =
-      options_json(parse_options(words_of("--lr 0.5 --out runs/one --resume auto --dry-run --memory-limit 1GiB")));
-  const ConfigFile saved(config.dump());
-  const Options options = parse_options({"--config", saved.path, "--resume", "runs/two"});
-  CHECK(options.lr == 0.5);
-  CHECK(options.memory_limit == "1GiB");
-  CHECK(options.out == "");
-  CHECK(options.resume == "runs/two");
-  CHECK(!options.dry_run);
-  says(options.config_remark, saved.path, "older program", "--out runs/one, --dry-run on, --resume auto");
-  const ConfigFile by_hand(R"({"out": "runs/one", "resume": "auto", "lr": 0.5})");
-  const Options meant = parse_options({"--config", by_hand.path});
-  CHECK(meant.out == "runs/one");
-  CHECK(meant.resume == "auto");
-  CHECK(meant.config_remark == "");
 }
 
 TEST_CASE("the banner's list") {

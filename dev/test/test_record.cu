@@ -301,9 +301,9 @@ TEST_CASE("the collectives of a group are recorded as one launch") {
   Record record;
   device.record_to(&record);
   communicator.group([&] {
-    for (int i = 0; i < 3; ++i) communicator.all_reduce_sum(stream, numbers + i, 1);
+    for (int i = 0; i < 3; ++i) communicator.all_reduce_sum(stream, {numbers + i, {1}});
   });
-  communicator.all_reduce_sum(stream, numbers, 1);
+  communicator.all_reduce_sum(stream, {numbers, {1}});
   device.record_to(nullptr);
   std::vector<bool> joins;
   for (const Entry& entry : record.entries) joins.push_back(entry.joins);
@@ -384,9 +384,9 @@ TEST_CASE("what is updated is read and written; sums that all ranks get need not
   CHECK(entry_of(Work(stream, "work", {reads(x, 10), updates(y, 20)}), 0).bytes() == 200);
   Record record;
   device.record_to(&record);
-  communicator.all_reduce_sum(stream, x, 100);
+  communicator.all_reduce_sum(stream, {x, {100}});
   communicator.all_gather(stream, y, x, 400);
-  communicator.reduce_scatter_sum(stream, x, y, 100);
+  communicator.reduce_scatter_sum(stream, {x, {100}}, {y, {400}});
   device.record_to(nullptr);
   CHECK(record.entries.size() == 3);
   for (const Entry& entry : record.entries) CHECK(entry.tree == (entry.name == "all_reduce_sum"));

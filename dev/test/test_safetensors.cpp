@@ -95,7 +95,6 @@ TEST_CASE("read: a file made by hand") {
   CHECK(file.at("empty").data_bytes == 0);
   CHECK(file.at("byte").type == StoredType::F8_E4M3);
   CHECK(bytes_of_tensor(file.at("byte")) == "\x7e");
-  CHECK(file.metadata() == std::vector<std::pair<std::string, std::string>>{{"format", "pt"}});
   CHECK(file.find("three") == nullptr);
   CHECK(file.path() == path);
   CHECK(file.at("two").file == path);

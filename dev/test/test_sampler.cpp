@@ -29,18 +29,6 @@ TokenDataset counting_dataset(const TemporaryFolder& folder, const std::vector<s
   return TokenDataset::open(folder / "*.bin", 1 << 30);
 }
 
-// The file of a place, and the place in it.
-struct InFile {
-  int shard;
-  int64_t start;
-};
-
-InFile in_file(const TokenDataset& data, Windows::Place place) {
-  int shard = 0;
-  while (place.start >= data.shard_begin(shard) + data.shard_size(shard)) shard++;
-  return {shard, place.start - data.shard_begin(shard)};
-}
-
 std::vector<int64_t> order_of(int64_t size, uint64_t seed, uint64_t stream) {
   const Permutation permutation(size, seed, stream);
   std::vector<int64_t> images;
@@ -143,7 +131,6 @@ TEST_CASE("an epoch's windows hold each token once, with the next one as its lab
       CAPTURE(all.size());
       CAPTURE(T);
       CHECK(windows.count() == (data.size() + T - 1) / T);
-      CHECK(windows.reached() == data.size());
       std::set<int64_t> first_starts;
       for (int step = 0; step <= 100; step++) {
         const uint64_t shift = step == 100 ? UINT64_MAX : uint64_t(step) * (UINT64_MAX / 100);
@@ -186,7 +173,6 @@ TEST_CASE("each token of 890 short files once an epoch, on 1, 2 and 4 ranks and 
   const int64_t W = Sampler(data, T, 1).samples_per_epoch(), G = 8;
   constexpr int64_t epochs = 2;
   CHECK(W == (int64_t(next) + T - 1) / T);
-  CHECK(Sampler(data, T, 1, WindowRule::per_file).windows().reached() < int64_t(next) / 2);
   for (const int R : {1, 2, 4}) {
     CAPTURE(R);
     const BatchLayout layout{G, R, 2};
@@ -221,71 +207,14 @@ TEST_CASE("each token of 890 short files once an epoch, on 1, 2 and 4 ranks and 
   }
 }
 
-TEST_CASE("a rule of windows has a name that a checkpoint keeps") {
-  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file})
-    CHECK(window_rule_named(name_of(rule)) == rule);
-  says(error_of([] { window_rule_named("spiral"); }), "rule 'spiral'");
-}
-
-TEST_CASE("per file: windows never overlap, never leave their file, and are as many for every shift") {
-  TemporaryFolder folder;
-  const int T = 8;
-  // Too short; exactly one; one with some room; just below and at two windows' tokens; several.
-  const std::vector<size_t> sizes = {8, 9, 12, 15, 16, 17, 24, 100, 1};
-  const std::vector<int64_t> expected = {0, 1, 1, 1, 1, 1, 2, 11, 0};
-  const Windows windows(counting_dataset(folder, sizes), T, WindowRule::per_file);
-  CHECK(windows.reached() == 18 * T);
-  CHECK(windows.count() == std::accumulate(expected.begin(), expected.end(), int64_t(0)));
-
-  std::set<int64_t> starts_of_last;  // of the last shard with room for all T shifts
-  for (int step = 0; step <= 1000; step++) {
-    const uint64_t shift = step == 1000 ? UINT64_MAX : uint64_t(step) * (UINT64_MAX / 1000);
-    std::vector<int64_t> seen(sizes.size());
-    int64_t end = 0;
-    int shard = 0;
-    for (int64_t i = 0; i < windows.count(); i++) {
-      CHECK(windows.place(i, shift).tokens == T);
-      const InFile place = in_file(windows.data(), windows.place(i, shift));
-      if (place.shard != shard) end = 0, shard = place.shard;
-      CHECK(place.start >= end);
-      CHECK(place.start + T + 1 <= int64_t(sizes[size_t(place.shard)]));
-      end = place.start + T;
-      if (step == 500) {  // the labels are the inputs one token further on
-        std::vector<int32_t> inputs(T), labels(T);
-        windows.read(windows.place(i, shift), inputs.data(), labels.data());
-        for (int t = 0; t < T; t++) {
-          CHECK(inputs[size_t(t)] == place.shard * 1000000 + place.start + t);
-          CHECK(labels[size_t(t)] == inputs[size_t(t)] + 1);
-        }
-      }
-      seen[size_t(place.shard)]++;
-      if (place.shard == 7 && seen[7] == 1) starts_of_last.insert(place.start);
-    }
-    CHECK(seen == expected);
-  }
-  CHECK(starts_of_last == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});
-  says(error_of([&] { windows.place(windows.count(), 0); }), "window 18 of 18");
-  says(error_of([&] { windows.place(-1, 0); }), "window -1 of 18");
-  TemporaryFolder own;
-  const Windows single(counting_dataset(own, {3, 2}), 1, WindowRule::per_file);  // no inputs to shift
-  CHECK(single.count() == 3);
-  int32_t input, label;
-  single.read(single.place(2, 0), &input, &label);
-  CHECK(input == 1000000);
-  CHECK(label == 1000001);
-}
-
 TEST_CASE("data that is too short for a window is refused") {
   TemporaryFolder folder;
   const TokenDataset data = counting_dataset(folder, {10, 64, 20});
-  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file}) {
-    const int longest = rule == WindowRule::concatenation ? 93 : 63;
-    CHECK(error_of([&] { Windows(data, longest, rule); }) == "");
-    says(error_of([&] { Windows(data, longest + 1, rule); }),
-         format("no sequence of %d tokens and a label fits: the data has 94 tokens in 3 files, the first is %s",
-                longest + 1, data.shard_path(0).c_str()),
-         format("expected %d: lower --seq-len", longest + 2));
-  }
+  CHECK(error_of([&] { Windows(data, 93); }) == "");
+  says(error_of([&] { Windows(data, 94); }),
+       "no sequence of 94 tokens and a label fits: the data has 94 tokens in 3 files, the first is " +
+           data.shard_path(0),
+       "expected 95: lower --seq-len");
   says(error_of([&] { Windows(data, 0); }), "windows of 0 tokens");
 }
 
@@ -314,23 +243,6 @@ TEST_CASE("every window comes once an epoch, in another order and at other borde
   }
   CHECK(borders.size() == size_t(T));
   says(error_of([&] { sampler.place(-1); }), "sample -1");
-}
-
-TEST_CASE("per file: datasets of one, two and three windows work") {
-  TemporaryFolder folder;
-  for (int64_t W : {1, 2, 3}) {
-    const Sampler sampler(counting_dataset(folder, {size_t(5 * (W + (W > 1))) + (W == 1)}), 5, 8, WindowRule::per_file);
-    CAPTURE(W);
-    CHECK(sampler.samples_per_epoch() == W);
-    std::set<std::vector<int64_t>> orders;
-    for (int64_t epoch = 0; epoch < 100; epoch++) {
-      std::vector<int64_t> order;
-      for (int64_t i = 0; i < W; i++) order.push_back(sampler.place(epoch * W + i).start / 5);
-      CHECK(is_permutation_of_indices(order));
-      orders.insert(order);
-    }
-    CHECK(orders.size() == size_t(W == 1 ? 1 : W == 2 ? 2 : 6));
-  }
 }
 
 TEST_CASE("ranks and micro-steps together compute exactly the step's samples, whatever the layout") {

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "dev/test/test.h"
+#include "dev/test/tiny_trainer.h"
 #include "dev/test/token_files.h"
 #include "llmc/run/resume.h"
 #include "llmc/train/defaults.h"
@@ -29,13 +30,6 @@ RunSettings resolved(const Words& words, int ranks = 1) {
 
 bool tells(const RunSettings& s, const std::string& text) {
   return std::ranges::any_of(s.reasons, [&](const std::string& reason) { return reason.find(text) != text.npos; });
-}
-
-// The options with which a run goes on from a checkpoint whose state.json holds these.
-Json resumed(const Json& written, int V) {
-  Json state = Json::object();
-  state.set("ranks", 1).set("model", Json::object().set("vocab_size", V)).set("options", written);
-  return known_state(state).at("options");
 }
 
 }  // namespace
@@ -179,17 +173,7 @@ TEST_CASE("the head's chunks have 4096 to 8192 tokens, and the same size") {
   }
 }
 
-TEST_CASE("a checkpoint without the size of the head's chunks was written with the older default") {
-  const auto chunk_of = [](int V, Json written) {
-    return resumed(Json::object().set("head_chunk", written), V).get_int("head_chunk");
-  };
-  CHECK(chunk_of(128256, "auto") == 1024);
-  CHECK(chunk_of(256, "auto") == 8192);
-  CHECK(chunk_of(128256, 6144) == 6144);
-}
-
-TEST_CASE(
-    "tensor parallelism's sums have the type of the activations, or fp32 on request or from an older checkpoint") {
+TEST_CASE("tensor parallelism's sums have the type of the activations, or fp32 on request") {
   const auto sums_of = [](const std::string& activations, const std::string& sums) {
     Options options;
     options.dtype = activations;
@@ -199,32 +183,22 @@ TEST_CASE(
   };
   for (const DType type : {DType::bf16, DType::fp32}) CHECK(sums_of(dtype_name(type), "") == type);
   for (const DType type : {DType::bf16, DType::fp32}) CHECK(sums_of("bf16", dtype_name(type)) == type);
-  const auto resumed_with = [](const Json& written) {
-    return resumed(written, 256).get_string("tensor_parallel_reduce_dtype");
-  };
-  CHECK(resumed_with(Json::object()) == "fp32");  // this checkpoint is older than the option
-  for (const char* written : {"fp32", "bf16", "auto"})
-    CHECK(resumed_with(Json::object().set("tensor_parallel_reduce_dtype", written)) == written);
 }
 
-TEST_CASE("a state of another version: a later one is refused, an older one gets what it lacks") {
-  const auto state = [](const char* text) { return known_state(Json::parse(text, "state.json")); };
-  const Json later = Json::object().set("version", kStateVersion + 1);
-  says(error_of([&] { known_state(later); }), format("is of version %lld", (long long)kStateVersion + 1),
-       format("the versions up to %lld", (long long)kStateVersion));
-  const Json old = state(R"({"step": 1, "model": {"vocab_size": 9}, "options": {"model": "m"}, "data_identity":
-    {"train": {"files": 1}, "held_out": null}})");
-  CHECK(old.at("tokenizer").is_null());
-  CHECK(old.get_string("model_name") == "m");
-  CHECK(old.get_string("windows") == "per_file");
-  CHECK(old.at("data_identity").at("train").at("documents").is_null());
-  CHECK(old.get_double("seconds") == 0);
-  CHECK(old.get_int("optimizer_steps") == 1);
-  for (const int64_t updates : {-1, 2}) {
-    Json wrong = old;
-    says(error_of([&] { known_state(wrong.set("optimizer_steps", updates)); }), "updates (optimizer_steps) in 1 steps");
-  }
-  CHECK(known_state(old) == old);
+TEST_CASE("a state of another version, or that no training writes, is refused") {
+  const Json good = saved_state(7, 6);
+  CHECK(known_state(good) == good);
+  const auto with = [&](const char* key, Json value) {
+    Json state = good;
+    return error_of([&] { known_state(state.set(key, std::move(value))); });
+  };
+  says(with("version", kStateVersion + 1), format("is of version %lld", (long long)kStateVersion + 1),
+       format("the versions up to %lld", (long long)kStateVersion), "a later train_llama wrote this");
+  says(with("version", nullptr), "is of version 0", "an earlier train_llama wrote this");
+  says(with("windows", "per_file"), "by the rule \"per_file\"", "go on with the train_llama that wrote");
+  for (const int64_t updates : {-1, 8}) says(with("optimizer_steps", updates), "updates (optimizer_steps) in 7 steps");
+  says(with("last_step", 3), "is the integer 3", "expected an object");
+  says(error_of([] { known_state(Json::object().set("version", kStateVersion)); }), "windows");
 }
 
 TEST_CASE("the command that goes on has the options of the machine, quoted for a shell") {
@@ -245,6 +219,11 @@ TEST_CASE("a run that goes on has the learning rate of before, which nobody aske
               "learning rate 0.004, warm-up 16 steps: as before; then a cosine"));
   CHECK(tells(of({"--warmup-steps", "16"}, {"--lr", "0.002"}),
               "learning rate 0.002: as asked, warm-up 16 steps: as before; then a cosine"));
+}
+
+TEST_CASE("a minimal learning rate above the learning rate is refused, also above an automatic one") {
+  says(error_of([] { resolved({"--lr", "0.01", "--min-lr", "0.1"}); }), "--min-lr 0.1 is above --lr 0.01\n");
+  says(error_of([] { resolved({"--min-lr", "0.1"}); }), "--min-lr 0.1 is above --lr 0.004\n");
 }
 
 TEST_CASE("a sequence beyond the model's positions is told the ways out") {

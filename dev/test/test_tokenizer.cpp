@@ -100,7 +100,7 @@ TEST_CASE("tokens, ids, what is special, begin and end") {
   CHECK(!tokenizer.is_special(*tokenizer.id_of("a")));
   CHECK(!tokenizer.is_special(-1));
   CHECK(tokenizer.begin_tokens() == Ids{begin});
-  CHECK(tokenizer.end_tokens().empty());
+  CHECK(tokenizer.encode("", true) == Ids{begin});
   CHECK(tokenizer.token_of(tokenizer.vocabulary_size() - 1) == "<|right|>");
   CHECK(!tokenizer.token_of(tokenizer.vocabulary_size()));
   CHECK(!tokenizer.token_of(-1));

@@ -23,6 +23,7 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/device/record.h"
+#include "llmc/train/run_state.h"
 #include "llmc/train/trainer.h"
 
 // Nothing is a multiple of a tile, but the width of a head.
@@ -231,4 +232,15 @@ inline Record record_next_step(Training& training) {
   training.world.device.record_to(nullptr);
   training.finish();
   return executed;
+}
+
+// Returns the least that the state.json of a checkpoint must have.
+inline Json saved_state(int64_t step, int64_t updates) {
+  return Json::object()
+      .set("version", kStateVersion)
+      .set("step", step)
+      .set("optimizer_steps", updates)
+      .set("windows", kWindows)
+      .set("last_step", nullptr)
+      .set("last_score", nullptr);
 }

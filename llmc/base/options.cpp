@@ -320,13 +320,6 @@ void check_lengths(const Options& options, const std::string& origin) {
           all.c_str());
 }
 
-void check_together(const Options& options) {
-  check_lengths(options, "");
-  REQUIRE(is_auto(options.lr) || is_auto(options.min_lr) || options.min_lr <= options.lr,
-          "--min-lr %s is above --lr %s\n  the learning rate falls from --lr to --min-lr",
-          shortest(options.min_lr).c_str(), shortest(options.lr).c_str());
-}
-
 // Returns the command line's text for a value of a config file. Throws on a value of another kind.
 std::string config_text(const OptionInfo& info, const Json& value) {
   const bool is_number = info.kind == Kind::Count || info.kind == Kind::Real;
@@ -335,29 +328,6 @@ std::string config_text(const OptionInfo& info, const Json& value) {
   if (value.is_int() && is_number) return std::to_string(value.as_int());
   if (value.is_double() && is_number) return shortest(value.as_double());
   fail("%s is %s\n  expected %s", value.where().c_str(), value.found().c_str(), expected(info).c_str());
-}
-
-// Returns whether a run of an older program saved this config.json. It then holds every option, also those that name
-// the run's start, such as --out. A file written by hand may hold some of these, but hardly all that every program had.
-bool is_of_older_program(const Json& config) {
-  for (const char* name : {"out", "rendezvous", "dry_run", "sample_only"})
-    if (!config.contains(name)) return false;
-  return true;
-}
-
-// Returns a remark on the options of a config.json that are not taken because their scope is before `least`; "" if
-// all of them have the default.
-std::string left_out(const Json& config, Scope least) {
-  std::string list;
-  for (const auto& [key, value] : config.items()) {
-    const OptionInfo* info = find_option(key);
-    if (!info || info->scope >= least) continue;
-    const std::string text = config_text(*info, value);
-    if (text != default_of(*info)) list += (list.empty() ? "--" : ", --") + info->name + " " + text;
-  }
-  return list.empty() ? ""
-                      : format("%s was saved by a run of an older program: what names that run's start is left out, %s",
-                               config.where().c_str(), list.c_str());
 }
 
 // Wraps `text` into lines of `width` columns. All lines after the first are indented by `indent` spaces.
@@ -416,10 +386,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
   if (saved) apply_config(options, *saved, Scope::run);
   for (const Given& it : given) {
     if (it.info->name != "config") continue;
-    const Json config = Json::read(it.value);
-    const Scope least = is_of_older_program(config) ? Scope::machine : Scope::start;
-    apply_config(options, config, least);
-    options.config_remark = left_out(config, least);
+    apply_config(options, Json::read(it.value));
   }
   // A length on the command line replaces a different length of the file.
   const auto is_length = [](const Given& it) {
@@ -433,7 +400,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
     REQUIRE(problem.empty(), "--%s %s: %s\n  expected %s", it.info->name.c_str(), it.value.c_str(), problem.c_str(),
             expected(*it.info).c_str());
   }
-  check_together(options);
+  check_lengths(options, "");
   return options;
 }
 

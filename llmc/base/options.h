@@ -37,8 +37,8 @@ struct Options {
 #define OPTION_FIELD(group, kind, scope, name, standard, limits, help, ...) kind name = standard;
   OPTION_TABLE(OPTION_FIELD)
 #undef OPTION_FIELD
-  // One sentence about the file of --config, if not all of it was taken; else "".
-  std::string config_remark;
+
+  bool trains() const { return !sample_only && !eval_only; }
 
   bool operator==(const Options&) const = default;
 };
@@ -46,10 +46,9 @@ struct Options {
 // Parses the command line without the program's name. Options are --name value or --name=value, and `_` equals `-`; a
 // Switch alone means on. A Count may have a decimal unit: "10B" is 10'000'000'000, "1.5k" 1500. --config FILE is read
 // first, and the command line overrides it. Throws on an unknown name (with the nearest known one), a value of the
-// wrong type or out of range, a missing value, an option given twice, two lengths of the run, or --min-lr above --lr.
+// wrong type or out of range, a missing value, an option given twice, or two lengths of the run.
 // If --help or --version occurs anywhere, nothing else is parsed. `saved` are the options of a run that goes on: those
-// of the scope `run` and after it replace the defaults, and a config file and the command line override them. A
-// config.json that a run of an older program saved holds options of the scope `start`, too: they are left out.
+// of the scope `run` and after it replace the defaults, and a config file and the command line override them.
 Options parse_options(const std::vector<std::string>& arguments, const Json* saved = nullptr);
 
 // Sets the options that `config` names; its keys may use `_` or `-`. Throws as parse_options does, with the file and

@@ -215,7 +215,7 @@ void Safetensors::read_header(const MappedFile& file) {
   std::vector<Entry> entries;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
-      for (const auto& [key, word] : value.items()) metadata_.emplace_back(key, word.as_string());
+      for (const auto& [_, word] : value.items()) word.as_string();  // throws if it is none
     } else {
       entries.push_back(read_entry(file.path(), name, value));
     }

@@ -74,9 +74,6 @@ class Safetensors {
   // Returns a pointer to `length` bytes of the tensor's data, starting at `offset`. Throws if they are not all inside.
   static const std::byte* range(const StoredTensor& tensor, uint64_t offset, uint64_t length);
 
-  // The (key, value) pairs of the headers' "__metadata__", of all files together.
-  const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
-
  private:
   void open_directory(const std::string& path);
   size_t open_file(const std::string& path);  // returns the number of tensors in it
@@ -86,7 +83,6 @@ class Safetensors {
   std::vector<MappedFile> files_;
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string, size_t> index_;
-  std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
 // Writes one file. The tensors are declared first and then filled in that order, in pieces of any size. The file

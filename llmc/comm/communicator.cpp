@@ -15,11 +15,6 @@
 #include "llmc/device/cpu_stream.h"
 #endif
 
-size_t Collective::number_bytes() const {
-  const size_t bytes[] = {1, sizeof(bf16), sizeof(float), sizeof(double), sizeof(int64_t)};
-  return bytes[int(number)];
-}
-
 // ---------------------------------------------------------------------------------------------- arguments and order
 
 namespace {
@@ -132,6 +127,13 @@ namespace {
 void require_collective_tensor(const char* name, const Tensor& data, CallSite site) {
   REQUIRE(data && data.contiguous(), "%s (%s:%d) of a tensor %s\n  expected a contiguous one", name, site.file,
           site.line, data.text().c_str());
+  REQUIRE(data.data || data.size() == 0, "%s (%s:%d): %lld numbers at a null pointer", name, site.file, site.line,
+          (long long)data.size());
+}
+
+void require_summed(const char* name, DType type, CallSite site) {
+  const bool sums = type == DType::fp32 || type == DType::bf16 || type == DType::fp64 || type == DType::int64;
+  REQUIRE(sums, "%s (%s:%d) of %s\n  expected fp32, bf16, fp64 or int64", name, site.file, site.line, dtype_name(type));
 }
 
 // `whole` holds a part of as many elements as `part` for each rank.
@@ -143,52 +145,25 @@ void require_parts(const char* name, const Tensor& whole, const Tensor& part, in
           whole.text().c_str(), dtype_name(whole.type), part.text().c_str(), dtype_name(part.type), ranks);
 }
 
-Collective::Number number_of(DType type) {
-  switch (type) {
-    case DType::fp32:
-      return Collective::Number::float32;
-    case DType::bf16:
-      return Collective::Number::bfloat16;
-    case DType::fp64:
-      return Collective::Number::float64;
-    default:
-      fail("a sum of %s over the ranks\n  expected fp32, bf16 or fp64", dtype_name(type));
-  }
-}
-
 }  // namespace
 
-void Communicator::all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
-                              Collective::Operation operation, CallSite site) {
-  if (count == 0) return;
-  REQUIRE(data, "%s (%s:%d): %zu numbers at a null pointer", name, site.file, site.line, count);
-  const Collective collective{Collective::Kind::all_reduce, number, operation, data, data, count};
-  start(Work(stream, name, {updates(bytes_of(data), collective.bytes()), updates(turn(), 1)}, 0, site), collective);
+void Communicator::all_reduce(Stream& stream, const char* name, const Tensor& data, Collective::Operation operation,
+                              CallSite site) {
+  require_collective_tensor(name, data, site);
+  if (data.size() == 0) return;
+  start(Work(stream, name, {updates(data), updates(turn(), 1)}, 0, site),
+        {Collective::Kind::all_reduce, data.type, operation, data.data, data.data, size_t(data.size())});
 }
 
-void Communicator::all_reduce_sum(Stream& stream, float* data, size_t count, CallSite site) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float32, Collective::Operation::sum, site);
-}
-void Communicator::all_reduce_sum(Stream& stream, bf16* data, size_t count, CallSite site) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::bfloat16, Collective::Operation::sum, site);
-}
-void Communicator::all_reduce_sum(Stream& stream, double* data, size_t count, CallSite site) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::float64, Collective::Operation::sum, site);
-}
-void Communicator::all_reduce_sum(Stream& stream, int64_t* data, size_t count, CallSite site) {
-  all_reduce(stream, "all_reduce_sum", data, count, Collective::Number::int64, Collective::Operation::sum, site);
-}
 void Communicator::all_reduce_sum(Stream& stream, const Tensor& data, CallSite site) {
-  require_collective_tensor("all_reduce_sum", data, site);
-  all_reduce(stream, "all_reduce_sum", data.data, size_t(data.size()), number_of(data.type), Collective::Operation::sum,
-             site);
+  require_summed("all_reduce_sum", data.type, site);
+  all_reduce(stream, "all_reduce_sum", data, Collective::Operation::sum, site);
 }
+
 void Communicator::all_reduce_max(Stream& stream, const Tensor& data, CallSite site) {
-  require_collective_tensor("all_reduce_max", data, site);
-  all_reduce_max(stream, data.as<float>(), size_t(data.size()), site);
-}
-void Communicator::all_reduce_max(Stream& stream, float* data, size_t count, CallSite site) {
-  all_reduce(stream, "all_reduce_max", data, count, Collective::Number::float32, Collective::Operation::max, site);
+  REQUIRE(data.type == DType::fp32, "all_reduce_max (%s:%d) of %s\n  expected fp32", site.file, site.line,
+          dtype_name(data.type));
+  all_reduce(stream, "all_reduce_max", data, Collective::Operation::max, site);
 }
 
 void Communicator::broadcast(Stream& stream, void* data, size_t bytes, int root, CallSite site) {
@@ -198,7 +173,7 @@ void Communicator::broadcast(Stream& stream, void* data, size_t bytes, int root,
   REQUIRE(data, "broadcast (%s:%d): %zu bytes at a null pointer", site.file, site.line, bytes);
   const Access access = rank_ == root ? reads(bytes_of(data), bytes) : writes(bytes_of(data), bytes);
   start(Work(stream, "broadcast", {access, updates(turn(), 1)}, 0, site),
-        {Collective::Kind::broadcast, Collective::Number::byte, Collective::Operation::copy, data, data, bytes, root});
+        {Collective::Kind::broadcast, DType::uint8, Collective::Operation::copy, data, data, bytes, root});
 }
 
 void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, CallSite site) {
@@ -214,7 +189,7 @@ void Communicator::all_gather(Stream& stream, void* out, const void* in, size_t 
              {reads(bytes_of(in), bytes_each), writes(bytes_of(out), before),
               writes(bytes_of(out) + before + own, all - before - own), updates(turn(), 1)},
              0, site),
-        {Collective::Kind::all_gather, Collective::Number::byte, Collective::Operation::copy, in, out, bytes_each});
+        {Collective::Kind::all_gather, DType::uint8, Collective::Operation::copy, in, out, bytes_each});
 }
 
 void Communicator::all_gather(Stream& stream, const Tensor& out, const Tensor& in, CallSite site) {
@@ -222,33 +197,16 @@ void Communicator::all_gather(Stream& stream, const Tensor& out, const Tensor& i
   all_gather(stream, out.data, in.data, in.span_bytes(), site);
 }
 
-template <class T>
-void Communicator::reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number,
-                                  CallSite site) {
-  if (each == 0) return;
-  const size_t all = size_t(size()) * each;
-  REQUIRE(out && in, "reduce_scatter_sum (%s:%d): %zu numbers from %p to %p", site.file, site.line, each,
-          (const void*)in, (void*)out);
-  REQUIRE(out == in + size_t(rank_) * each || !overlap(out, each * sizeof(T), in, all * sizeof(T)),
-          "reduce_scatter_sum (%s:%d): the %zu numbers at %p overlap the %zu at %p, but are not the part of rank %d",
-          site.file, site.line, each, (void*)out, all, (const void*)in, rank_);
-  start(Work(stream, "reduce_scatter_sum", {reads(in, all), writes(out, each), updates(turn(), 1)}, 0, site),
-        {Collective::Kind::reduce_scatter, number, Collective::Operation::sum, in, out, each});
-}
-
-void Communicator::reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, CallSite site) {
-  reduce_scatter(stream, out, in, each, Collective::Number::float32, site);
-}
-void Communicator::reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, CallSite site) {
-  reduce_scatter(stream, out, in, each, Collective::Number::bfloat16, site);
-}
-
 void Communicator::reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site) {
   require_parts("reduce_scatter_sum", in, out, size(), site);
-  with_type("reduce_scatter_sum", out.type, [&](auto number) {
-    using T = decltype(number);
-    reduce_scatter(stream, out.as<T>(), in.as<T>(), size_t(out.size()), number_of(out.type), site);
-  });
+  require_summed("reduce_scatter_sum", out.type, site);
+  if (out.size() == 0) return;
+  REQUIRE(out.data == bytes_of(in.data) + size_t(rank_) * out.span_bytes() || !overlap(out, in),
+          "reduce_scatter_sum (%s:%d): the %lld numbers at %p overlap the %lld at %p, but are not the part of rank %d",
+          site.file, site.line, (long long)out.size(), out.data, (long long)in.size(), in.data, rank_);
+  start(
+      Work(stream, "reduce_scatter_sum", {reads(in), writes(out), updates(turn(), 1)}, 0, site),
+      {Collective::Kind::reduce_scatter, out.type, Collective::Operation::sum, in.data, out.data, size_t(out.size())});
 }
 
 void Communicator::wait_for(Stream& stream) {
@@ -361,7 +319,7 @@ int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
   DeviceMemory memory(stream.device(), sizeof number);
   auto* sum = reinterpret_cast<int64_t*>(memory.data());
   copy(stream, sum, &number, 1);
-  communicator.all_reduce_sum(stream, sum, 1);
+  communicator.all_reduce_sum(stream, {sum, {1}});
   copy(stream, &number, sum, 1);
   communicator.wait_for(stream);
   return number;

@@ -23,22 +23,20 @@
 #include "llmc/device/number.h"
 #include "llmc/device/tensor.h"
 
-// A request to a communicator, for any number type.
+// A request to a communicator.
 struct Collective {
   enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter };
-  enum class Number { byte, bfloat16, float32, float64, int64 };
   enum class Operation { copy, sum, max };
 
   Kind kind;
-  Number number;
+  DType type;  // uint8: bytes of any numbers, which are copied
   Operation operation;
   const void* in;
   void* out;
   size_t count;  // elements of the whole buffer (all_reduce, broadcast), or of each rank's part (the others)
   int root = 0;
 
-  size_t number_bytes() const;
-  size_t bytes() const { return count * number_bytes(); }
+  size_t bytes() const { return count * bytes_of(type); }
 };
 
 struct CollectiveWork {
@@ -68,15 +66,13 @@ class Communicator {
   // is registered with the connection's library, for this communicator and the groups that were split from it so far.
   virtual DeviceMemory allocate(Device& device, size_t bytes) { return DeviceMemory(device, bytes); }
 
-  // data[count] = sum over the ranks, in place.
-  void all_reduce_sum(Stream& stream, float* data, size_t count, CallSite site = CallSite::here());
-  void all_reduce_sum(Stream& stream, bf16* data, size_t count, CallSite site = CallSite::here());
-  void all_reduce_sum(Stream& stream, double* data, size_t count, CallSite site = CallSite::here());
-  void all_reduce_sum(Stream& stream, int64_t* data, size_t count, CallSite site = CallSite::here());
-  void all_reduce_sum(Stream& stream, const Tensor& data, CallSite site = CallSite::here());  // fp32, bf16 or fp64
-  // data[count] = maximum over the ranks, in place. A NaN loses against any number.
-  void all_reduce_max(Stream& stream, float* data, size_t count, CallSite site = CallSite::here());
-  void all_reduce_max(Stream& stream, const Tensor& data, CallSite site = CallSite::here());  // fp32
+  // data = sum over the ranks, in place, of fp32, bf16, fp64 or int64. The tensors of all collectives are contiguous.
+  void all_reduce_sum(Stream& stream, const Tensor& data, CallSite site = CallSite::here());
+  void all_reduce_sum(Stream& stream, double* data, size_t count, CallSite site = CallSite::here()) {
+    all_reduce_sum(stream, {data, {count}}, site);
+  }
+  // data = maximum over the ranks, in place, of fp32. A NaN loses against any number.
+  void all_reduce_max(Stream& stream, const Tensor& data, CallSite site = CallSite::here());
   // data = the root's data.
   void broadcast(Stream& stream, void* data, size_t bytes, int root, CallSite site = CallSite::here());
   // out[size * bytes_each] = in[bytes_each] of all ranks, in rank order. `in` may be this rank's place in `out`;
@@ -84,11 +80,8 @@ class Communicator {
   void all_gather(Stream& stream, void* out, const void* in, size_t bytes_each, CallSite site = CallSite::here());
   // The same for tensors of one type; `out` has size() times the elements of `in`.
   void all_gather(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
-  // out[each] = sum over the ranks of this rank's part of in[size * each]. `out` may be this rank's part of `in`;
-  // otherwise they must not overlap.
-  void reduce_scatter_sum(Stream& stream, float* out, const float* in, size_t each, CallSite site = CallSite::here());
-  void reduce_scatter_sum(Stream& stream, bf16* out, const bf16* in, size_t each, CallSite site = CallSite::here());
-  // The same for tensors of one type, fp32 or bf16; `in` has size() times the elements of `out`.
+  // out = sum over the ranks of this rank's part of `in`, which has size() times the elements of `out`, in one type as
+  // for all_reduce_sum. `out` may be this rank's part of `in`; otherwise they must not overlap.
   void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
 
   // Enqueues the collectives that `calls` requests of this communicator, all in one stream, as one launch: NCCL then
@@ -118,10 +111,7 @@ class Communicator {
   // Enqueues several collectives of one stream as one launch.
   virtual void enqueue_group(const std::vector<CollectiveWork>& works);
   void start(Work work, const Collective& collective);
-  void all_reduce(Stream& stream, const char* name, void* data, size_t count, Collective::Number number,
-                  Collective::Operation operation, CallSite site);
-  template <class T>
-  void reduce_scatter(Stream& stream, T* out, const T* in, size_t each, Collective::Number number, CallSite site);
+  void all_reduce(Stream& stream, const char* name, const Tensor& data, Collective::Operation operation, CallSite site);
   // Every collective declares that it writes this byte, so that the order check sees whether they are ordered with each
   // other.
   const std::byte* turn() const { return &turn_; }

@@ -88,7 +88,7 @@ class MpiCommunicator : public Communicator {
 
   // Each rank sums its share of the piece and then sends the sum to all other ranks.
   void all_reduce(const Collective& c) {
-    const size_t width = c.number_bytes();
+    const size_t width = bytes_of(c.type);
     for (size_t done = 0, n; done < c.count; done += n) {
       n = std::min(kPieceBytes / width, c.count - done);
       std::byte* piece = at(c.out, done * width);
@@ -112,7 +112,7 @@ class MpiCommunicator : public Communicator {
   }
 
   void reduce_scatter(const Collective& c) {
-    const size_t width = c.number_bytes();
+    const size_t width = bytes_of(c.type);
     for (size_t done = 0, n; done < c.count; done += n) {
       n = std::min(kPieceBytes / width / size_t(size()), c.count - done);
       const size_t bytes = n * width;
@@ -161,15 +161,15 @@ class MpiCommunicator : public Communicator {
 
   // out = ((x0 + x1) + x2) + ...: `mine` is this rank's x, and the slots hold those of the others. out may be mine.
   void sum_in_order(const Collective& c, std::byte* out, const std::byte* mine, size_t bytes) {
-    const size_t count = bytes / c.number_bytes();
-    if (c.number == Collective::Number::bfloat16) return sum_bf16(out, mine, count);
+    const size_t count = bytes / bytes_of(c.type);
+    if (c.type == DType::bf16) return sum_bf16(out, mine, count);
     std::byte* sum = rank() == 0 ? out : slot(0, bytes);
     if (rank() == 0 && out != mine) memcpy(out, mine, bytes);
     for (int r = 1; r < size(); ++r) {
       const std::byte* x = r == rank() ? mine : slot(r, bytes);
       if (c.operation == Collective::Operation::max) maximum(sum, x, count);
-      else if (c.number == Collective::Number::float32) add<float>(sum, x, count);
-      else if (c.number == Collective::Number::float64) add<double>(sum, x, count);
+      else if (c.type == DType::fp32) add<float>(sum, x, count);
+      else if (c.type == DType::fp64) add<double>(sum, x, count);
       else add<int64_t>(sum, x, count);
     }
     if (sum != out) memcpy(out, sum, bytes);

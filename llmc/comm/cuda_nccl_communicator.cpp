@@ -78,20 +78,19 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
   return id;
 }
 
-ncclDataType_t nccl_type(Collective::Number number) {
-  switch (number) {
-    case Collective::Number::bfloat16:
+ncclDataType_t nccl_type(DType type) {
+  switch (type) {
+    case DType::bf16:
       return ncclBfloat16;
-    case Collective::Number::float32:
+    case DType::fp32:
       return ncclFloat32;
-    case Collective::Number::float64:
+    case DType::fp64:
       return ncclFloat64;
-    case Collective::Number::int64:
+    case DType::int64:
       return ncclInt64;
-    case Collective::Number::byte:
-      break;
+    default:
+      return ncclUint8;
   }
-  return ncclUint8;
 }
 
 // What a communicator and the groups split from it share.
@@ -322,7 +321,7 @@ class NcclCommunicator : public Communicator {
   }
 
   ncclResult_t launch(const Collective& c, cudaStream_t stream) {
-    const ncclDataType_t type = nccl_type(c.number);
+    const ncclDataType_t type = nccl_type(c.type);
     const ncclRedOp_t operation = c.operation == Collective::Operation::max ? ncclMax : ncclSum;
     switch (c.kind) {
       case Collective::Kind::all_reduce:

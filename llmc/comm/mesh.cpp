@@ -78,11 +78,6 @@ std::vector<int> Mesh::group(std::initializer_list<Axis> axes) const {
   return ranks;
 }
 
-int Mesh::rank_in_group(std::initializer_list<Axis> axes) const {
-  const std::vector<int> ranks = group(axes);
-  return int(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-}
-
 std::string Mesh::description() const {
   return format("%d rank%s = %d replicate x %d shard x %d context x %d tensor", world_size, plural(world_size),
                 replicate_degree, shard_degree, context_degree, tensor_degree);

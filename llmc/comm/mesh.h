@@ -37,8 +37,6 @@ struct Mesh {
   // {tensor} is the tensor group; {replicate, shard} are the ranks that hold the same part of the model and train on
   // other data.
   std::vector<int> group(std::initializer_list<Axis> axes) const;
-  // Returns this rank's index in group(axes).
-  int rank_in_group(std::initializer_list<Axis> axes) const;
 
   // Returns "8 ranks = 2 replicate x 2 shard x 1 context x 2 tensor"
   std::string description() const;

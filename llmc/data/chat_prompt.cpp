@@ -131,7 +131,7 @@ std::optional<ChatTemplateFile> find_chat_template(const std::string& folder) {
 }
 
 std::string chat_hint(const Options& options, const TextCodec& codec) {
-  if (options.chat && !options.sample_only && !options.eval_only && options.train_data.empty())
+  if (options.chat && options.trains() && options.train_data.empty())
     return "--chat: this run trains, and --prompt begins its samples; --sample-only talks to the model without "
            "training";
   if (options.chat || !options.sample_only || options.prompt.empty() || !codec.has_tokenizer()) return "";

@@ -9,19 +9,14 @@
 
 namespace {
 
-// Returns the name of the template's file; "" if the folder's shards are no conversations. Manifests of older programs
-// have no "chat", but the command that wrote them.
-std::string template_file(const Json& manifest) {
-  if (const Json* chat = manifest.find("chat"); chat && !chat->is_null()) return chat->get_string("template");
-  const Json* command = manifest.find("command");
-  const Json* rendered = command && command->is_object() ? command->find("template") : nullptr;
-  return rendered && !rendered->is_null() ? kChatTemplateFile : "";
+// Returns what the manifest says of the folder's conversations; null if its shards are none.
+const Json* chat_in(const ShardFolder& folder) {
+  const Json* chat = folder.manifest.is_null() ? nullptr : folder.manifest.find("chat");
+  return chat && !chat->is_null() ? chat : nullptr;
 }
 
-std::vector<int> end_of_turn(const ShardFolder& folder, int V) {
-  const Json* chat = folder.manifest.find("chat");
-  const Json* ids = chat && !chat->is_null() ? chat->find("end_of_turn") : nullptr;
-  const std::vector<int> tokens = ids ? read_tokens(*ids) : std::vector<int>();
+std::vector<int> end_of_turn(const ShardFolder& folder, const Json& chat, int V) {
+  const std::vector<int> tokens = read_tokens(chat.at("end_of_turn"));
   for (const int token : tokens)
     REQUIRE(token < V,
             "%s/manifest.json: token %d ends a turn, and the model has %d\n  name data that was made with "
@@ -47,9 +42,9 @@ std::optional<std::string> default_template(const Json& chat_template) {
 std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
   std::optional<DataChat> found;
   for (const ShardFolder& folder : shard_folders(pattern)) {
-    if (folder.manifest.is_null()) continue;
-    const std::string name = template_file(folder.manifest);
-    if (name.empty()) continue;
+    const Json* chat = chat_in(folder);
+    if (!chat) continue;
+    const std::string name = chat->get_string("template");
     listed_file(folder.path, name, folder.path + "/manifest.json");  // throws if it is a path
     REQUIRE(
         std::filesystem::exists(std::filesystem::path(folder.path) / name),
@@ -63,7 +58,7 @@ std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
                       " were rendered by different chat templates: the export "
                       "has that of " +
                       found->folder;
-    add_missing(found->end_of_turn, end_of_turn(folder, V));
+    add_missing(found->end_of_turn, end_of_turn(folder, *chat, V));
   }
   return found;
 }

@@ -25,7 +25,7 @@ std::optional<std::string> default_template(const Json& chat_template);
 struct DataChat {
   std::string folder;            // that the template is from
   std::string source;            // the template
-  std::vector<int> end_of_turn;  // token ids; none if the manifest is of an older program
+  std::vector<int> end_of_turn;  // token ids
   std::string remark;            // a sentence about other folders with another template; "" if there are none
 };
 

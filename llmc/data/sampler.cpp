@@ -24,18 +24,6 @@ int64_t scale(uint64_t shift, int64_t room) {
   return int64_t((unsigned __int128)shift * (unsigned __int128)room >> 64);
 }
 
-// Under WindowRule::per_file: the number of a file's windows, and at how many tokens the first one may start. In a file
-// of 2T tokens or more that is T.
-struct FileCut {
-  int64_t windows, room;
-};
-
-FileCut cut_file(int64_t tokens, int T) {
-  if (tokens < int64_t(T) + 1) return {0, 0};
-  const int64_t windows = std::max<int64_t>(1, tokens / T - 1);
-  return {windows, std::min<int64_t>(T, tokens - windows * T)};
-}
-
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t sample_in_step(int64_t micro_step, int R, int rank, int B, int row) {
@@ -68,29 +56,12 @@ int64_t Permutation::operator()(int64_t index) const {
   return int64_t(x);
 }
 
-std::string name_of(WindowRule rule) { return rule == WindowRule::per_file ? "per_file" : "concatenation"; }
-
-WindowRule window_rule_named(const std::string& name) {
-  for (const WindowRule rule : {WindowRule::concatenation, WindowRule::per_file})
-    if (name == name_of(rule)) return rule;
-  fail("windows by the rule '%s'\n  expected concatenation or per_file: the checkpoint is of a newer program",
-       name.c_str());
-}
-
-Windows::Windows(TokenDataset data, int T, WindowRule rule, int64_t fewest)
-    : data_(std::move(data)), T_(T), rule_(rule) {
+Windows::Windows(TokenDataset data, int T, int64_t fewest) : data_(std::move(data)), T_(T) {
   REQUIRE(T >= 1, "windows of %d tokens\n  expected at least 1", T);
   if (fewest == 0) fewest = int64_t(T) + 1;
-  if (rule == WindowRule::concatenation) {
-    count_ = data_.size() < fewest ? 0 : ceil_divide(data_.size(), T);
-  } else {
-    first_in_file_ = {0};
-    for (int shard = 0; shard < data_.shards(); shard++)
-      first_in_file_.push_back(first_in_file_.back() + cut_file(data_.shard_size(shard), T).windows);
-    count_ = first_in_file_.back();
-  }
+  count_ = ceil_divide(data_.size(), T);
   REQUIRE(
-      count_ > 0,
+      data_.size() >= fewest,
       "no sequence of %d tokens and a label fits: the data has %lld tokens in %d file%s, the first is %s\n  expected "
       "%lld: lower --seq-len to %lld or less, or give more data",
       T, (long long)data_.size(), data_.shards(), data_.shards() == 1 ? "" : "s",
@@ -98,20 +69,10 @@ Windows::Windows(TokenDataset data, int T, WindowRule rule, int64_t fewest)
       (long long)std::max<int64_t>(1, data_.size() - 1));
 }
 
-int64_t Windows::reached() const { return rule_ == WindowRule::concatenation ? data_.size() : count_ * T_; }
-
 Windows::Place Windows::place(int64_t index, uint64_t shift) const {
   REQUIRE(index >= 0 && index < count(), "window %lld of %lld", (long long)index, (long long)count());
-  if (rule_ == WindowRule::per_file) return place_in_file(index, shift);
   const int64_t before = index * T_;
   return {(before + scale(shift, T_)) % data_.size(), int(std::min<int64_t>(T_, data_.size() - before))};
-}
-
-Windows::Place Windows::place_in_file(int64_t index, uint64_t shift) const {
-  const auto& first = first_in_file_;
-  const auto file = int(std::upper_bound(first.begin(), first.end(), index) - first.begin()) - 1;
-  const int64_t room = cut_file(data_.shard_size(file), T_).room;
-  return {data_.shard_begin(file) + (index - first[size_t(file)]) * T_ + scale(shift, room), T_};
 }
 
 void Windows::verify(Place place) const {
@@ -179,8 +140,8 @@ void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, 
   }
 }
 
-ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule)
-    : windows_(std::move(data), T, rule, 2),
+ValidationWindows::ValidationWindows(TokenDataset data, int T, int64_t count)
+    : windows_(std::move(data), T, 2),
       labelled_(std::min(windows_.count(), ceil_divide(windows_.data().size() - 1, T))) {
   REQUIRE(count >= 1, "%lld validation windows\n  expected at least 1", (long long)count);
   count_ = std::min(count, labelled_);

@@ -36,34 +36,23 @@ class Permutation {
   uint64_t keys_[kRounds];
 };
 
-// How a dataset is cut into windows. `per_file` is the rule of checkpoints that do not name theirs: each file has
-// windows of its own, one fewer than would fit if several would. They are shifted within the room that is left. The
-// rest of the file's tokens, and files of up to T tokens, are not reached in that epoch.
-enum class WindowRule { concatenation, per_file };
-
-// "concatenation" or "per_file", as in a checkpoint's state.json. window_rule_named() throws on any other name.
-std::string name_of(WindowRule rule);
-WindowRule window_rule_named(const std::string& name);
-
 // The windows of T tokens in a dataset, numbered.
 class Windows {
  public:
-  // Throws if T < 1, or if the data have fewer than `fewest` tokens (0: a sample's T+1); under per_file, if every file
-  // has fewer than T+1. Data of 2 to T tokens are one window, which is not full.
-  Windows(TokenDataset data, int T, WindowRule rule = WindowRule::concatenation, int64_t fewest = 0);
+  // Throws if T < 1, or if the data have fewer than `fewest` tokens (0: a sample's T+1). Data of 2 to T tokens are
+  // one window, which is not full.
+  Windows(TokenDataset data, int T, int64_t fewest = 0);
 
   int64_t count() const { return count_; }  // the same in every epoch
-  int64_t reached() const;                  // tokens that are inputs in an epoch
   int T() const { return T_; }
   const TokenDataset& data() const { return data_; }
-  WindowRule rule() const { return rule_; }
 
   struct Place {
     int64_t start;  // first token, in the concatenation
     int tokens;     // up to T; those beyond the dataset's end are its first ones
   };
-  // Returns window `index` when all windows are shifted by the fraction shift / 2^64 of T tokens, or under per_file of
-  // the room that a file's windows have. Throws on an index outside [0, count).
+  // Returns window `index` when all windows are shifted by the fraction shift / 2^64 of T tokens. Throws on an index
+  // outside [0, count).
   Place place(int64_t index, uint64_t shift) const;
 
   // Verifies the files at a place (TokenDataset::verify).
@@ -74,13 +63,9 @@ class Windows {
   void read(Place place, int32_t* inputs, int32_t* labels) const;
 
  private:
-  Place place_in_file(int64_t index, uint64_t shift) const;
-
   TokenDataset data_;
   int T_;
-  WindowRule rule_;
   int64_t count_;
-  std::vector<int64_t> first_in_file_;  // per_file: (shards+1), number of each file's first window; last, the count
 };
 
 // How a step's G samples are distributed: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
@@ -98,8 +83,7 @@ struct BatchLayout {
 class Sampler {
  public:
   // Throws as Windows does.
-  Sampler(TokenDataset data, int T, uint64_t seed, WindowRule rule = WindowRule::concatenation)
-      : windows_(std::move(data), T, rule), seed_(seed) {}
+  Sampler(TokenDataset data, int T, uint64_t seed) : windows_(std::move(data), T), seed_(seed) {}
 
   int64_t samples_per_epoch() const { return windows_.count(); }
   const Windows& windows() const { return windows_; }
@@ -121,7 +105,7 @@ class Sampler {
 class ValidationWindows {
  public:
   // Throws if count < 1, and as Windows does, but takes data of 2 tokens.
-  ValidationWindows(TokenDataset data, int T, int64_t count, WindowRule rule = WindowRule::concatenation);
+  ValidationWindows(TokenDataset data, int T, int64_t count);
 
   int64_t count() const { return count_; }          // the smaller of the requested count and what the dataset has
   bool all() const { return count_ == labelled_; }  // all that the dataset has

@@ -106,8 +106,7 @@ constexpr char kMadeOf[] = "made_of.json";
 
 bool is_complete(const fs::path& folder) {
   std::error_code error;
-  for (const char* name : {kMadeOf, "manifest.json"})  // an older program wrote no checksums
-    if (!fs::exists(folder / name, error)) return false;
+  if (!fs::exists(folder / kMadeOf, error)) return false;
   const int64_t shards = Json::read(folder / kMadeOf).get_int("shards");
   const auto is_shard = [](const fs::directory_entry& entry) { return entry.path().extension() == ".bin"; };
   return std::count_if(fs::directory_iterator(folder, error), fs::directory_iterator(), is_shard) == shards;

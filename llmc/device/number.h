@@ -26,7 +26,7 @@ struct e5m2 {
 };
 
 // The type of a tensor's elements. Tunings and checkpoints store fp32 and bf16 by these numbers.
-enum class DType : uint8_t { fp32, bf16, fp64, int32, uint8 };
+enum class DType : uint8_t { fp32, bf16, fp64, int32, uint8, int64 };
 enum class Fp8Format : uint8_t { e4m3, e5m2 };
 
 template <class T>
@@ -41,13 +41,15 @@ template <>
 inline constexpr DType kDType<int32_t> = DType::int32;
 template <>
 inline constexpr DType kDType<uint8_t> = DType::uint8;
+template <>
+inline constexpr DType kDType<int64_t> = DType::int64;
 
 constexpr const char* dtype_name(DType type) {
-  constexpr const char* kNames[] = {"fp32", "bf16", "fp64", "int32", "uint8"};
+  constexpr const char* kNames[] = {"fp32", "bf16", "fp64", "int32", "uint8", "int64"};
   return kNames[int(type)];
 }
 constexpr size_t bytes_of(DType type) {
-  constexpr size_t kBytes[] = {4, 2, 8, 4, 1};
+  constexpr size_t kBytes[] = {4, 2, 8, 4, 1, 8};
   return kBytes[int(type)];
 }
 constexpr const char* format_name(Fp8Format format) { return format == Fp8Format::e4m3 ? "e4m3" : "e5m2"; }

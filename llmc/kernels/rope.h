@@ -46,10 +46,6 @@ std::vector<double> rope_frequencies(const RopeScaling& scaling, int HD);
 // attention factor, computed in double and rounded to fp32.
 std::vector<float> rope_table(const RopeScaling& scaling, int HD, int positions);
 
-// Throws unless all `count` positions (host memory) lie in the table. Call it before the positions are copied to the
-// device.
-void require_rope_positions(const int* positions, size_t count, int table_positions);
-
 // The angles of N rows: those of positions (N), int32, in table (positions, HD/2, 2), fp32. The first `heads` heads of
 // a row are rotated: its NH query heads and NKV key heads.
 struct RopeAngles {

@@ -70,11 +70,3 @@ std::vector<float> rope_table(const RopeScaling& scaling, int HD, int positions)
     }
   return table;
 }
-
-void require_rope_positions(const int* positions, size_t count, int table_positions) {
-  for (size_t n = 0; n < count; ++n)
-    REQUIRE(positions[n] >= 0 && positions[n] < table_positions,
-            "position %d (number %zu of %zu) is outside of the RoPE table of %d positions\n"
-            "  expected 0 to %d: shorten the sequences or make a longer table",
-            positions[n], n, count, table_positions, table_positions - 1);
-}

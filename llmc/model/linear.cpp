@@ -154,7 +154,7 @@ Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput
     if (!x.amax) quantize_amax(pass.stream, x.x, q);
     // The ranks that are to have one scale take the maximum of their amaxes.
     if (f.share_amax) (*f.share_amax)(tensor_id);
-    else if (gathers_bytes(pass, role)) pass.tensor_parallel->all_reduce_max(pass.stream, q.amax, 1);
+    else if (gathers_bytes(pass, role)) pass.tensor_parallel->all_reduce_max(pass.stream, {q.amax, {1}});
   }
   ::quantize(pass.stream, x.x, q);
   return {q.rowwise, q.columnwise};

@@ -7,7 +7,6 @@
 
 TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, DType sums, Device& device)
     : ranks_(ranks), stream_(stream), chunks_(chunks), sums_(sums), computed_(device), scattered_(device) {
-  REQUIRE(chunks > 0, "--tensor-parallel-overlap %d: expected at least one chunk", chunks);
   for (int i = 0; i < chunks; ++i) gathered_.emplace_back(device);
   for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
 }
@@ -77,9 +76,9 @@ void TensorParallel::all_reduce_sum(Stream& compute, const Tensor& numbers) {
   await_scattered(compute);
 }
 
-void TensorParallel::all_reduce_max(Stream& compute, float* data, size_t count) {
+void TensorParallel::all_reduce_max(Stream& compute, const Tensor& numbers) {
   computed_.record(compute);
   stream_.wait(computed_);
-  ranks_.all_reduce_max(stream_, data, count);
+  ranks_.all_reduce_max(stream_, numbers);
   await_scattered(compute);
 }

@@ -55,8 +55,8 @@ class TensorParallel {
   void clear_padding(Stream& compute, const Tensor& partial, int N) const;
   void await_scattered(Stream& compute);
 
-  // data (count) = the maximum over the ranks. Compute waits for it at once.
-  void all_reduce_max(Stream& compute, float* data, size_t count);
+  // numbers = their maximum over the ranks. Compute waits for it at once.
+  void all_reduce_max(Stream& compute, const Tensor& numbers);
   // numbers = their sum over the ranks. Compute waits for it at once.
   void all_reduce_sum(Stream& compute, const Tensor& numbers);
   // all (degree, bytes) = the ranks' `own`, which must be this rank's row of `all`. Compute must call

@@ -214,13 +214,9 @@ void Transformer::forward_cached(const MicroBatch& batch, int past) {
 }
 
 void Transformer::forward_from(const MicroBatch& batch, int past, bool training) {
-  REQUIRE(settings_.training || !training, "a backward pass was asked for, and only forward passes were planned");
   const int B = batch.B, T = batch.T;
   REQUIRE(B > 0 && T > 0 && T <= settings_.T && size_t(B) * T <= size_t(settings_.B) * settings_.T,
           "a pass of %d x %d tokens, planned were at most %d x %d", B, T, settings_.B, settings_.T);
-  REQUIRE(T % part_.context().multiple() == 0,
-          "sequences of %d tokens on %d ranks that share them: not a multiple of %d", T, part_.context().degree,
-          part_.context().multiple());
   cached_ = B == 1 && !training ? past + T : 0;  // a training pass may save other rows than keys
   release_head();
   B_ = B, T_ = T;

@@ -307,7 +307,7 @@ std::string Planner::verdict(const MemoryPlan& plan) const {
 
 // Returns what the run needs with each option that makes it smaller, and then with several of them together.
 std::vector<PlanCandidate> Planner::savings() const {
-  if (options_.sample_only || options_.eval_only) return {};
+  if (!options_.trains()) return {};
   std::vector<Options> ways;
   Options all = options_;
   const auto add = [&](bool together, auto change) {
@@ -351,7 +351,7 @@ void Planner::require_fits(const MemoryPlan& plan) const {
                      words(ways[i].options).c_str());
   throw DoesNotFit(format("%s\n%s%s\n  a shorter --seq-len or fewer --layers need less, too%s", verdict(plan).c_str(),
                           plan.table().c_str(), advice.empty() ? "" : ("\n  a rank would need" + advice).c_str(),
-                          options_.plan == "auto" || options_.sample_only || options_.eval_only
+                          options_.plan == "auto" || !options_.trains()
                               ? ""
                               : "; --plan auto chooses of recompute, offload and micro-batch the fastest that fits"));
 }

@@ -73,7 +73,7 @@ void print_data(Setup& setup) {
 void print_step(Setup& setup) {
   Console& console = setup.console;
   const RunSettings& settings = setup.settings;
-  const bool trains = setup.trains();
+  const bool trains = setup.options.trains();
   if (trains)
     console.item("step", format("%s; %s, %s tokens", describe_step(settings, setup.mesh).c_str(),
                                 counted(settings.steps, "step").c_str(),
@@ -97,7 +97,7 @@ void print_step(Setup& setup) {
 // Says how samples begin and end, and how --sample-only draws their tokens.
 void print_samples(Setup& setup) {
   const Options& o = setup.options;
-  if (o.sample_only || (setup.trains() && setup.settings.sample_every != 0))
+  if (setup.settings.takes_samples(o))
     setup.console.item("samples", describe_samples(setup.prompt, setup.prompt_from, setup.ends, o, setup.codec));
   if (o.sample_only)
     setup.console.item("drawn", o.temperature == 0
@@ -108,19 +108,18 @@ void print_samples(Setup& setup) {
 }
 
 void print_checkpoints(Setup& setup) {
-  if (setup.trains()) setup.console.item("checkpoints", describe_checkpoints(setup.options, setup.settings));
+  if (setup.options.trains()) setup.console.item("checkpoints", describe_checkpoints(setup.options, setup.settings));
 }
 
 void print_options(Setup& setup) {
   // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
-  const Options& changed = setup.trains() && !setup.start ? setup.options : setup.command_line;
-  if (!changed.config_remark.empty()) setup.console.warning(changed.config_remark);
+  const Options& changed = setup.options.trains() && !setup.start ? setup.options : setup.command_line;
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
                        setup.model.loaded, measures};
   for (const std::string& remark : idle_options(setup.command_line, facts))
-    setup.trains() ? setup.console.item("", remark) : setup.console.warning(remark);  // which --quiet shows
+    setup.options.trains() ? setup.console.item("", remark) : setup.console.warning(remark);  // which --quiet shows
   if (const std::string hint = chat_hint(setup.command_line, setup.codec); !hint.empty()) setup.console.warning(hint);
 }
 

@@ -36,11 +36,6 @@ void consolidate(const std::vector<std::string>& arguments, const ResumePoint& r
   const TextCodec codec = codec_of(checkpoint, options, config);
   const TokenizerFiles tokenizer_files(codec, config);
   require_nothing_there(options.consolidate, tokenizer_files);
-  if (state.at("tokenizer").is_null() && !codec.reads_text())
-    print_error(
-        format("warning: %s is of an older program and has no tokenizer, and none was found\n  to have it with the "
-               "weights, name it: --tokenizer DIR",
-               checkpoint.path().c_str()));
 
   const int64_t tokens = state.get_int("sequences") * state.at("options").get_int("seq_len");
   Options trained = options;

@@ -54,7 +54,7 @@ std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t
                      ChoiceKeys::parse(options.eval_keys), codec);
   int64_t wanted = options.sample_only ? int64_t(prompt) + options.sample_tokens : 1;
   for (const ChoiceItem& item : choices) wanted = std::max(wanted, item.longest() - 1);
-  const bool chosen = (options.sample_only || options.eval_only) && !asked;
+  const bool chosen = !options.trains() && !asked;
   if (chosen) settings = with_context(settings, wanted, options, config, mesh, planner, communicator, device);
 
   const int window = std::min(settings.context_length, config.max_positions);
@@ -66,7 +66,7 @@ std::vector<ChoiceItem> choose_context(RunSettings& settings, bool asked, size_t
   if (cut)
     console.warning(format("--eval-choices: %lld of %lld questions lose their beginning: they are longer than %s",
                            (long long)cut, (long long)items, limit.c_str()));
-  const bool samples = options.sample_only || (!options.eval_only && settings.sample_every);
+  const bool samples = settings.takes_samples(options);
   const int64_t unseen = int64_t(prompt) - window;
   if (samples && unseen > 0)
     console.warning(format("--prompt: the first %lld of its %lld tokens are not seen: it is longer than %s",

@@ -59,16 +59,9 @@ std::string describe_samples(const std::vector<int32_t>& prompt, const std::stri
 }
 
 std::string describe_epochs(const Windows& windows, int64_t sequences) {
-  const int64_t all = windows.data().size(), reached = windows.reached();
   const double epochs = double(sequences) / double(windows.count());
-  return format("an epoch: %lld sequences, %s; the run: %.3g epoch%s", (long long)windows.count(),
-                reached == all
-                    ? "each token once"
-                    : format("%s of the tokens: the checkpoint's program cut each file by itself and left "
-                             "%s out",
-                             human_count(double(reached)).c_str(), human_count(double(all - reached)).c_str())
-                          .c_str(),
-                epochs, epochs == 1 ? "" : "s");
+  return format("an epoch: %lld sequences, each token once; the run: %.3g epoch%s", (long long)windows.count(), epochs,
+                epochs == 1 ? "" : "s");
 }
 
 std::string describe_learnt(const LabelCounts& counts) {

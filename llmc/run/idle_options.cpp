@@ -10,7 +10,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
   const Options& o = run.options;
   const RunSettings& s = run.settings;
   const bool shards = run.mesh.state_shards() > 1;
-  const bool stage_3 = o.zero_stage == 3, trains = !o.sample_only && !o.eval_only;
+  const bool stage_3 = o.zero_stage == 3;
   const std::string no_training = o.sample_only ? "--sample-only trains nothing" : "--eval-only trains nothing";
   const std::string one_rank =
       run.mesh.world_size == 1 ? "there is one rank" : "each rank keeps a whole copy of the state";
@@ -20,11 +20,10 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
     std::string otherwise;
   };
   const Condition conditions[] = {
-      {"trains", trains, no_training},
+      {"trains", o.trains(), no_training},
       {"measures", run.measures, "nothing is held out, and there are no questions"},
       {"choices", !o.eval_choices.empty(), "there are no questions: --eval-choices"},
-      {"samples", o.sample_only || (trains && s.sample_every != 0),
-       o.eval_only ? "--eval-only takes no samples" : "--sample-every is 0"},
+      {"samples", s.takes_samples(o), o.eval_only ? "--eval-only takes no samples" : "--sample-every is 0"},
       {"chat", o.chat, "--chat is off"},
       {"temperature", o.temperature > 0, "--temperature is 0"},
       {"computes", !o.dry_run, "a dry run computes nothing"},

@@ -133,14 +133,6 @@ Json saved_options(const ResumePoint& resume, int ranks) {
   return options_of_run(Json::read(config), same_ranks);
 }
 
-// Returns the folder that has the tokenizer's files and generation_config.json of the checkpoint's run: the checkpoint.
-// That of an older program has none; its run had found them beside the weights that it began with.
-static std::string small_files_of(const Checkpoint& checkpoint, const Options& options) {
-  if (!checkpoint.state().at("tokenizer").is_null()) return checkpoint.path();
-  std::error_code error;
-  return options.model + (fs::exists(options.model + "/train.jsonl", error) ? "/export" : "");
-}
-
 ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
   const Json& state = checkpoint.state();
   const Options before = options_of(checkpoint);
@@ -151,10 +143,9 @@ ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
   }
   ModelSource source;
   source.config = ModelConfig::from_json(state.at("model"), state.get_string("model_name"));
-  const std::string folder = small_files_of(checkpoint, options);
   std::error_code error;
-  if (fs::exists(folder + "/generation_config.json", error))
-    source.config.generation = Json::read(own_file(folder, "generation_config.json"));
+  if (fs::exists(checkpoint.path() + "/generation_config.json", error))
+    source.config.generation = Json::read(own_file(checkpoint.path(), "generation_config.json"));
   source.config.end_tokens();  // throws on token ids that make no sense
   source.loaded = state.get_bool("weights_loaded");
   source.description = format("%s, as its checkpoint has it", source.config.name.c_str());
@@ -164,10 +155,9 @@ ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
 TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const ModelConfig& config) {
   const Json& tokenizer = checkpoint.state().at("tokenizer");
   const std::string data = options.train_data.empty() ? options.val_data : options.train_data;
-  if (tokenizer.is_null()) return TextCodec::open(options.tokenizer, small_files_of(checkpoint, options), data, config);
   if (options.tokenizer != options_of(checkpoint).tokenizer)
     return TextCodec::open(options.tokenizer, "", data, config);
-  TextCodec codec = TextCodec::open("", small_files_of(checkpoint, options), "", config);
+  TextCodec codec = TextCodec::open("", checkpoint.path(), "", config);
   REQUIRE(codec.checksum() == tokenizer.get_string("xxh64"),
           "checkpoint %s lacks the tokenizer.json that its state.json names, of checksum %s", checkpoint.path().c_str(),
           tokenizer.get_string("xxh64").c_str());
@@ -186,7 +176,6 @@ Json tokenizer_state(const TextCodec& codec, bool cut, const Checkpoint* start) 
 
 std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& codec, const TokenizerFiles& files) {
   const Json& before = checkpoint.state().at("tokenizer");
-  if (before.is_null()) return "";
   if (codec.checksum() != before.get_string("xxh64"))
     return format("the tokenizer is not what it was: it is %s, and was %s", codec.file().c_str(),
                   before.get_string("file").empty() ? "none" : before.get_string("file").c_str());
@@ -243,7 +232,7 @@ std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
                               const std::optional<Checkpoint>& start) {
   if (options.resume != "auto" || start || options.dry_run) return "";
   return format("--resume auto: no checkpoint in %s: %s%s", options.out.empty() ? "runs/latest" : options.out.c_str(),
-                options.sample_only || options.eval_only ? "uses the weights of --model" : "starts from the beginning",
+                options.trains() ? "starts from the beginning" : "uses the weights of --model",
                 resume ? ", with the options of its config.json" : "");
 }
 
@@ -320,11 +309,6 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
 void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Communicator& communicator, Stream& stream,
                        std::vector<std::string>& changes) {
   const Json& was = checkpoint.state().at("data_identity");
-  if (was.is_null()) {
-    changes.push_back(
-        "this checkpoint is of an older program and stores only the number of its data's tokens: no more was compared");
-    return;
-  }
   std::string text;
   const std::string why = work_with_heartbeats(communicator, stream, [&] {
     if (communicator.rank() == 0) text = identity.json().dump();
@@ -332,11 +316,5 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
   REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
           checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
   const Json is = Json::parse(broadcast_text(communicator, stream, text), "the data");
-  if (const Json& now = is.at("train").at("documents");
-      !now.is_null() && was.at("train").at("documents").is_null() && options_of(checkpoint).packed_documents)
-    changes.push_back(
-        format("this checkpoint is of an older program and does not say how documents are told apart: each %s token "
-               "%lld now",
-               now.get_bool("begins") ? "begins with" : "ends with", (long long)now.get_int("token")));
   std::ranges::move(changed_data(checkpoint.path(), was, is), std::back_inserter(changes));
 }

@@ -45,7 +45,7 @@ Json saved_options(const ResumePoint& resume, int ranks);
 // checkpoint's, they must give the same model: throws if they do not.
 ModelSource model_of(const Checkpoint& checkpoint, const Options& options);
 // Returns the tokenizer of the checkpoint's run, from the checkpoint; another one if `options` name another --tokenizer
-// than the checkpoint's. An older program's checkpoint has none: it is then looked for as when a run begins.
+// than the checkpoint's.
 TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const ModelConfig& config);
 // Returns what a checkpoint stores as "tokenizer" (run_state.h). The place of the file is that of `start`, if the codec
 // comes from there. `cut`: text was cut into its tokens.

@@ -71,7 +71,7 @@ bool packed_when_trained(const std::string& weights) {
 // "held_out".
 std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const char* part) {
   const Json& identity = checkpoint.state().at("data_identity");
-  if (identity.is_null() || identity.at(part).is_null()) return {};
+  if (identity.at(part).is_null()) return {};
   return rule_of(identity.at(part).at("documents"));
 }
 
@@ -80,7 +80,6 @@ std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const cha
 // spell, with a line's end; "" if there are none.
 void pack_documents(RunData& data, const Options& options, const ModelSource& model, const TextCodec& codec,
                     const Checkpoint* start, bool train_was_cut, bool held_out_was_cut, const std::string& letters) {
-  const bool trains = !options.sample_only && !options.eval_only;
   const auto rule = [&](const std::string& pattern, bool was_cut, const char* part) {
     if (options.document_token < 0 && was_cut && codec.document_token())
       return DocumentRule{*codec.document_token(), true};
@@ -96,10 +95,10 @@ void pack_documents(RunData& data, const Options& options, const ModelSource& mo
       "--document-token, or remove --packed-documents";
   if (data.held_out)
     if (const std::string missing = missing_documents(*data.held_out_documents, *data.held_out); !missing.empty()) {
-      REQUIRE(trains, fault, missing.c_str(), letters.c_str());
+      REQUIRE(options.trains(), fault, missing.c_str(), letters.c_str());
       data.remarks.push_back("--packed-documents changes nothing of the held-out loss: " + missing);
     }
-  if (!trains) return;
+  if (!options.trains()) return;
   if (const std::string missing = missing_documents(*data.documents, *data.train); !missing.empty())
     fail(fault, missing.c_str(), letters.c_str());
   if (!codec.reads_bytes())
@@ -129,7 +128,6 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
   const int V = model.config.V;
   const bool named = !options.train_data.empty(), cuts = codec.cuts_text();
   const bool by_bytes = (V <= 256 && codec.why_not().empty()) || !model.loaded;
-  const bool trains = !options.sample_only && !options.eval_only;
   // shards_of() returns the pattern of the shards: as it is named, or of the shards that a text was cut into.
   bool train_was_cut = false, held_out_was_cut = false;
   std::string letters;  // about special tokens that texts spell, and that were cut into letters; a line each
@@ -146,7 +144,7 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     if (tokens) std::ranges::move(compare_with_manifests(*tokens), std::back_inserter(data.remarks));
   };
   std::string train = options.train_data, held_out = options.val_data;
-  if (named || trains || (held_out.empty() && by_bytes)) {
+  if (named || options.trains() || (held_out.empty() && by_bytes)) {
     train = shards_of(named ? train : bundled_text(), train_was_cut);
     if (!held_out.empty()) held_out = shards_of(held_out, held_out_was_cut);
     TrainingData both = open_training_data(train, held_out, V);
@@ -177,12 +175,12 @@ RunData open_run_data(const Options& options, const ModelSource& model, const Te
     if (const std::string differ = different_rules(pattern); !differ.empty()) data.remarks.push_back(differ);
   for (const auto* tokens : {&data.train, &data.held_out})
     if (*tokens) remark_about_headers(**tokens, data.remarks);
-  if (trains) data.chat = chat_of_data(options.train_data, V);
-  if (trains && !codec.reads_bytes())
+  if (options.trains()) data.chat = chat_of_data(options.train_data, V);
+  if (options.trains() && !codec.reads_bytes())
     data.delimiter =
         train_was_cut ? Delimiter{codec.document_token().value_or(-1), -1} : delimiter_of(options.train_data, V);
   if (data.chat && !data.chat->remark.empty()) data.remarks.push_back(data.chat->remark);
-  if (trains) {
+  if (options.trains()) {
     std::string remark = options.val_data.empty() ? "" : files_in_both(*data.train, *data.held_out);
     if (remark.empty()) remark = held_out_by_name(options.train_data);
     if (!remark.empty()) data.remarks.push_back(remark);

@@ -65,7 +65,7 @@ bool holds_only_a_start(const std::string& path) {
   return !error;
 }
 
-// Returns the starts that a run.json tells; none if it is of an older program, or no run.json.
+// Returns the starts that a run.json tells; none if there is none that can be read.
 Json starts_in(const std::string& path) {
   try {
     Json starts = Json::read(path).at("starts");

@@ -37,19 +37,18 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   if (!options.sample_only) open_data();
   if (data.chat) end_at_turns(*data.chat, model.config);
   end_at_documents(data.delimiter, model.config);
-  if (trains() && ranks.rank == 0) tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
+  if (options.trains() && ranks.rank == 0)
+    tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
   if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
   choose_settings();
   choose_prompt();
   ends = model.config.end_tokens();
   for (const int token : {data.delimiter.before, data.delimiter.after})
     if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
-  const WindowRule rule =
-      trains() && start ? window_rule_named(start->state().get_string("windows")) : WindowRule::concatenation;
-  if (trains()) open_sampler(rule);
-  prepare_evaluation(rule);
+  if (options.trains()) open_sampler();
+  prepare_evaluation();
   if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
-  REQUIRE(options.trace.empty() || (trains() && settings.steps > traced_step()),
+  REQUIRE(options.trace.empty() || (options.trains() && settings.steps > traced_step()),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
           options.trace.c_str());
 }
@@ -78,12 +77,12 @@ void Setup::open_data() {
 // Decides how samples begin: with --prompt; without one, if the data has masks, with the beginning of a conversation of
 // the held-out data, else of the training data.
 void Setup::choose_prompt() {
-  const bool samples = options.sample_only || (trains() && settings.sample_every != 0);
+  const bool samples = settings.takes_samples(options);
   if (options.chat && samples) {
     prompt = prompt_of_chat();
     return;
   }
-  if (trains() && samples && options.prompt.empty() && data.train->has_masks()) {
+  if (options.trains() && samples && options.prompt.empty() && data.train->has_masks()) {
     const bool held_out = data.held_out && data.held_out->has_masks();
     prompt = held_out ? beginning_of_conversation(*data.held_out, data.held_out_documents, settings.T)
                       : beginning_of_conversation(*data.train, data.documents, settings.T);
@@ -110,7 +109,7 @@ void Setup::choose_settings() {
   const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
   if (!limits.warning.empty()) console.warning(limits.warning);
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
-  if (trains() && options.plan == "auto") {
+  if (options.trains() && options.plan == "auto") {
     options = planner->choose(*communicator, device, console);
     planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
   }
@@ -118,7 +117,8 @@ void Setup::choose_settings() {
                               &command_line);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
-  if (trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot) plan_snapshot_if_it_fits();
+  if (options.trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot)
+    plan_snapshot_if_it_fits();
 }
 
 // Checkpoints by default are written from a copy in the host's memory if all ranks have room for it.
@@ -144,8 +144,8 @@ static std::string changed_rate(const Checkpoint& start, const RunSettings& sett
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
-void Setup::open_sampler(WindowRule rule) {
-  sampler.emplace(*data.train, settings.T, uint64_t(options.seed), rule);
+void Setup::open_sampler() {
+  sampler.emplace(*data.train, settings.T, uint64_t(options.seed));
   require_something_learnt();
   if (ranks.rank == 0 && data.train->has_masks()) learnt = describe_learnt(count_labels(*data.train, data.documents));
   identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
@@ -183,24 +183,24 @@ void Setup::require_something_learnt() const {
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
 // nothing to measure for --eval-only.
-void Setup::prepare_evaluation(WindowRule rule) {
+void Setup::prepare_evaluation() {
   const bool asked_length = !is_auto((start ? command_line : options).seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
   evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
-  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out(rule);
+  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out();
   evaluation->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation->empty(),
           "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
 }
 
-void Setup::measure_held_out(WindowRule rule) {
+void Setup::measure_held_out() {
   const TokenDataset& held_out = *data.held_out;
   REQUIRE(!options.val_data.empty() || held_out.size() > 1,
           "the last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
           "held-out data by --val-data, or measure none: --val-every 0",
           (long long)held_out.size());
-  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows, rule), data.held_out_documents,
+  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows), data.held_out_documents,
                            codec);
   if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
     unigram = evaluation->unigram(*data.train, data.documents);

@@ -66,7 +66,6 @@ struct Setup {
         const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
-  bool trains() const { return !options.sample_only && !options.eval_only; }
   int64_t first_step() const { return start ? start->step() : 0; }  // how many steps are done already
   int64_t traced_step() const { return first_step() + 2; }          // by --trace: the steps before it still warm up
   std::string data_description() const;                             // of a training's data, in one line
@@ -79,8 +78,8 @@ struct Setup {
   std::vector<int32_t> prompt_of_chat();
   void choose_settings();
   void plan_snapshot_if_it_fits();
-  void open_sampler(WindowRule rule);
+  void open_sampler();
   void require_something_learnt() const;
-  void prepare_evaluation(WindowRule rule);
-  void measure_held_out(WindowRule rule);
+  void prepare_evaluation();
+  void measure_held_out();
 };

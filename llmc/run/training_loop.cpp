@@ -33,14 +33,14 @@ TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& s
       console_(setup.console),
       enqueued_(setup.first_step()),
       finished_(setup.first_step()) {
-  if (!setup.trains() || !setup.start) return;
+  if (!setup.options.trains() || !setup.start) return;
   const Json& state = setup.start->state();
   training_seconds_ = state.get_double("seconds");
   last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
 }
 
 bool TrainingLoop::is_done() {
-  if (!setup_.trains() || options_.dry_run || !setup_.resume || setup_.resume->run_folder.empty()) return false;
+  if (!setup_.options.trains() || options_.dry_run || !setup_.resume || setup_.resume->run_folder.empty()) return false;
   const std::string& run = setup_.resume->run_folder;
   std::error_code error;
   const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
@@ -334,7 +334,7 @@ Json TrainingLoop::state() const {
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
       .set("weights_loaded", setup_.model.loaded)
       .set("tokenizer", setup_.tokenizer)
-      .set("windows", name_of(setup_.sampler->windows().rule()))
+      .set("windows", kWindows)
       .set("optimizer_steps", trainer_.updates())
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())

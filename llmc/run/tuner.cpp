@@ -32,7 +32,6 @@ std::string hash_or_default(const Tuning& tuning) {
 
 Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator& communicator, Device& device) {
   const TunedFor here = Matmul::tuned_for(device.info());
-  const bool trains = !options.sample_only && !options.eval_only;
   if (names_file(options)) {
     const Tuning read = communicator.rank() == 0 ? Tuning::from_json(Json::read(options.tuning)) : Tuning();
     const Tuning tuning = broadcast(read, options.tuning, communicator, device);
@@ -41,8 +40,9 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
   }
   if (!start || options.tuning == "none") return {};
   const Tuning tuning = tuning_of(*start);
-  if (trains && options.tune_products) return options.resume == "auto" && tuning.found_on() == here ? tuning : Tuning();
-  if (tuning.empty() || (!trains && tuning.found_on() != here)) return {};
+  if (options.trains() && options.tune_products)
+    return options.resume == "auto" && tuning.found_on() == here ? tuning : Tuning();
+  if (tuning.empty() || (!options.trains() && tuning.found_on() != here)) return {};
   tuning.require_fits(here, start->path());
   return tuning;
 }

@@ -101,7 +101,6 @@ int64_t Tokenizer::bytes_of(int32_t id) const {
 }
 
 const std::vector<int32_t>& Tokenizer::begin_tokens() const { return parts_->around.before; }
-const std::vector<int32_t>& Tokenizer::end_tokens() const { return parts_->around.behind; }
 
 namespace {
 

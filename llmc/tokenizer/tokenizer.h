@@ -58,9 +58,8 @@ class Tokenizer {
   // than white space. Otherwise the end of the text is returned.
   size_t next_cut(std::string_view text, size_t from) const;
 
-  // The ids that encode() adds before and after a text.
+  // The ids that encode() adds before a text.
   const std::vector<int32_t>& begin_tokens() const;
-  const std::vector<int32_t>& end_tokens() const;
 
  private:
   friend class TextEncoder;

@@ -61,9 +61,11 @@ void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels
 void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
                          const int32_t* positions, int B, int T, int V, int first) {
   const size_t n = size_t(B) * size_t(T);
-  REQUIRE(B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
-          "a micro-batch of %d x %d tokens for %d ranks, planned were at most %zu for each", B, T, part_.degree,
-          tokens_);
+  REQUIRE(
+      B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
+      "a micro-batch of %d x %d tokens for %d ranks\n  expected sequences of a multiple of %d, and at most %zu tokens "
+      "for each, as planned",
+      B, T, part_.degree, part_.multiple(), tokens_);
   REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
           micro_batches, micro_batches_);
   const Tensor slot = pinned_->at(slot_).first({micro_batches, parts(), tokens_});

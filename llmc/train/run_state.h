@@ -11,14 +11,13 @@
 //                              chose for "auto"
 //   data, data_identity        a sentence about the data; what it is recognised by (data_identity.h), with the rule of
 //                              its documents
-//   windows                    how the data is cut (WindowRule)
+//   windows                    how the data is cut into sequences: kWindows
 //   tokenizer                  file: where tokenizer.json was when the run began; xxh64: its checksum ("" for both
 //                              without one); document_token: what begins a text that is cut (null: nothing)
 //   tuning                     the chosen algorithms of products, or null
 //   last_step, last_score      the last lines of train.jsonl about a step and an evaluation, or null
 //
-// A later program may add keys. What it takes for them in the state of an older program stands in known_state() alone,
-// so that every checkpoint of before can be loaded.
+// A later program may add keys. What it takes for them in the state of a program before stands in known_state() alone.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +29,14 @@
 #include "llmc/train/settings.h"
 
 inline constexpr int64_t kStateVersion = 1;
+inline constexpr const char* kWindows = "concatenation";  // the rule of sampler.h
 
 // Returns the keys of a checkpoint that follow from options, settings and model. The training loop adds the others.
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
                int64_t data_tokens);
 
-// Returns the state of any version as one of today's: keys that an older program did not write have the values that
-// they had for it. Throws LaterVersion on a later version.
+// Returns the state that was read from a state.json, if this program can go on from it. Throws LaterVersion on a later
+// version; throws on an earlier one, and on values that no training writes.
 Json known_state(Json state);
 
 struct LaterVersion : Error {

@@ -246,7 +246,8 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   resolve_length(s, o, defaults, data_tokens, loaded);
   s.lr = is_auto(o.lr) ? defaults.lr / (loaded ? 10 : 1) : o.lr;
   s.min_lr = is_auto(o.min_lr) ? s.lr / 10 : o.min_lr;
-  REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g", s.min_lr, s.lr);
+  REQUIRE(s.min_lr <= s.lr, "--min-lr %g is above --lr %g\n  the learning rate falls from --lr to --min-lr", s.min_lr,
+          s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
@@ -276,7 +277,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.attention = s.attention;
   t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);
   t.weight_decay = float(o.weight_decay), t.grad_clip = float(o.grad_clip);
-  t.training = !o.sample_only && !o.eval_only;
+  t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.fp8 = s.fp8, t.fp8_stats = t.training ? o.fp8_stats : 0;

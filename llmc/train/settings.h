@@ -41,6 +41,9 @@ struct RunSettings {
   double learning_rate_at(int64_t step) const;
   bool samples_at(int64_t step) const;  // before this step, from 0
   bool validates_at(int64_t step) const;
+  bool takes_samples(const Options& options) const {
+    return options.sample_only || (options.trains() && sample_every != 0);
+  }
   bool saves(const Options& options) const { return options.checkpoint_every > 0 || checkpoint_minutes > 0; }
 };
 

@@ -28,12 +28,6 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
           communicator.size(), communicator.rank());
   (void)config.tensor_part(mesh.tensor_degree, mesh.tensor_rank);  // throws on a degree that is not possible
   require_shareable_sequences(settings.T, mesh);
-  REQUIRE(settings.micro_steps > 0, "%d micro-batches of a step: expected at least one", settings.micro_steps);
-  REQUIRE(settings.head_chunk > 0 && settings.head_chunk % 128 == 0, "head chunk %d is not a multiple of 128",
-          settings.head_chunk);
-  REQUIRE(!settings.fp8.on() || settings.dtype == DType::bf16,
-          "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
-          recipe_name(settings.fp8.recipe));
   return std::unique_ptr<Trainer>(new Trainer(device, communicator, mesh, config, settings));
 }
 
@@ -153,7 +147,7 @@ void Trainer::begin_step(const StepInput& input) {
   state.label_count = is_leader() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
   set_flags(state, input.flags);
   step_states_.send(compute_, state);
-  sum_over_ranks_on_device(&step_states_.on_device()->label_count, kSummedAtBegin);
+  sum_over_ranks_on_device({&step_states_.on_device()->label_count, {kSummedAtBegin}});
 }
 
 void Trainer::set_flags(StepState& state, const StepFlags& flags) {
@@ -174,7 +168,7 @@ void Trainer::enqueue_work(StepForm form, bool captured) {
   }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
-  start_sum_over_ranks(&step_states_.on_device()->loss_sum, kSummedAtEnd);
+  start_sum_over_ranks({&step_states_.on_device()->loss_sum, {kSummedAtEnd}});
   if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
   gradients_->finish_step();                 // waits for all that was started on the reduce stream
   if (snapshot_) snapshot_->before_update(compute_);
@@ -190,19 +184,17 @@ bool Trainer::is_regular(int64_t step) const {
 }
 
 // Sums numbers of the step's state over all ranks, beside compute.
-template <class Number>
-void Trainer::start_sum_over_ranks(Number* numbers, size_t count) {
+void Trainer::start_sum_over_ranks(const Tensor& numbers) {
   if (communicator_.size() == 1) return;
   to_reduce_.record(compute_);
   reduce_.wait(to_reduce_);
-  communicator_.all_reduce_sum(reduce_, numbers, count);
+  communicator_.all_reduce_sum(reduce_, numbers);
 }
 
 // The same, but compute waits for the sum.
-template <class Number>
-void Trainer::sum_over_ranks_on_device(Number* numbers, size_t count) {
+void Trainer::sum_over_ranks_on_device(const Tensor& numbers) {
   if (communicator_.size() == 1) return;
-  start_sum_over_ranks(numbers, count);
+  start_sum_over_ranks(numbers);
   to_compute_.record(reduce_);
   compute_.wait(to_compute_);
 }
@@ -241,7 +233,7 @@ StepFlags Trainer::sum_flags(const StepFlags& own) {
   StepState state{};
   set_flags(state, own);
   step_states_.send(compute_, state);
-  sum_over_ranks_on_device(&step_states_.on_device()->label_count, kSummedAtBegin);
+  sum_over_ranks_on_device({&step_states_.on_device()->label_count, {kSummedAtBegin}});
   step_states_.fetch(compute_);
   return flags_of(step_states_.wait_for_oldest(communicator_).state);
 }
@@ -309,13 +301,13 @@ Tuning Trainer::time_products(const StepInput& input) {
 LossSum Trainer::evaluate(const std::vector<int32_t>& inputs, const std::vector<int32_t>& labels,
                           std::span<const int32_t> positions, int seq_len) {
   if (seq_len == 0) seq_len = settings_.T;
-  REQUIRE(!inputs.empty() && inputs.size() % size_t(seq_len) == 0 && labels.size() == inputs.size(),
-          "%zu tokens and %zu labels are not sequences of %d tokens", inputs.size(), labels.size(), seq_len);
+  REQUIRE(!inputs.empty() && inputs.size() % size_t(seq_len) == 0 && labels.size() == inputs.size() &&
+              (positions.empty() || positions.size() == inputs.size()),
+          "%zu tokens, %zu labels and %zu positions are not sequences of %d tokens", inputs.size(), labels.size(),
+          positions.size(), seq_len);
   const int B = int(inputs.size()) / seq_len;
   StepState state{};
   step_states_.send(compute_, state);
-  REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %zu tokens", positions.size(),
-          inputs.size());
   batches_.send(compute_, 1, inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data(), B, seq_len,
                 whole_config_.V);
   transformer_.forward_loss(batches_.micro_batch(), step_states_.on_device());
@@ -339,8 +331,8 @@ LossSum Trainer::sum_over_ranks(LossSum sum) {
   StepState state{};
   state.loss_sum = sum.nats, state.label_count = sum.labels;
   step_states_.send(compute_, state);
-  sum_over_ranks_on_device(&step_states_.on_device()->loss_sum, 1);
-  sum_over_ranks_on_device(&step_states_.on_device()->label_count, 1);
+  sum_over_ranks_on_device({&step_states_.on_device()->loss_sum, {1}});
+  sum_over_ranks_on_device({&step_states_.on_device()->label_count, {1}});
   step_states_.fetch(compute_);
   state = step_states_.wait_for_oldest(communicator_).state;
   return {state.loss_sum, state.label_count};

@@ -179,10 +179,8 @@ class Trainer {
   bool is_regular(int64_t step) const;
   static void set_flags(StepState& state, const StepFlags& flags);
   static StepFlags flags_of(const StepState& state);
-  template <class Number>
-  void start_sum_over_ranks(Number* numbers, size_t count);
-  template <class Number>
-  void sum_over_ranks_on_device(Number* numbers, size_t count);
+  void start_sum_over_ranks(const Tensor& numbers);
+  void sum_over_ranks_on_device(const Tensor& numbers);
   std::vector<Stream*> side_streams();
   void join();
   void prepare_graph();

@@ -91,7 +91,7 @@ class Run:
                 answer = fcntl.fcntl(log, F_OFD_GETLK, whole)
             except OSError:
                 return True
-            return struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK or holds_flock(log)
+            return struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK
 
     def read(self):
         """The lines that are complete and were not read before. A line that is still being written waits."""
@@ -164,17 +164,6 @@ class Run:
         self._tokens += done * seconds * scalars["tokens_per_s"]
         self._seconds += seconds * (1 if self._step is None else done)  # but its clock begins at 0
         self._step = step
-
-
-def holds_flock(file):
-    """Whether a process of this machine holds the file by flock, as runs of older programs do, which take no other lock."""
-    status = os.fstat(file.fileno())
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    try:
-        with open("/proc/locks", encoding="ascii") as locks:
-            return any({"FLOCK", "WRITE", place} <= set(line.split()) for line in locks)
-    except OSError:
-        return False
 
 
 def clock(value):

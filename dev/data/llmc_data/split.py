@@ -41,7 +41,7 @@ class ShardRecord:
     documents: int  # that begin in it
     sha256: str
     mask: dict | None  # name, learnt (tokens), sha256, xxh64
-    xxh64: list[str] | None = None  # of each block; none: an older program wrote the shard
+    xxh64: list[str] | None = None  # of each block; none: xxhash was not there
 
 
 class SplitWriter:
