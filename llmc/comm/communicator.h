@@ -68,9 +68,6 @@ class Communicator {
 
   // data = sum over the ranks, in place, of fp32, bf16, fp64 or int64. The tensors of all collectives are contiguous.
   void all_reduce_sum(Stream& stream, const Tensor& data, CallSite site = CallSite::here());
-  void all_reduce_sum(Stream& stream, double* data, size_t count, CallSite site = CallSite::here()) {
-    all_reduce_sum(stream, {data, {count}}, site);
-  }
   // data = maximum over the ranks, in place, of fp32. A NaN loses against any number.
   void all_reduce_max(Stream& stream, const Tensor& data, CallSite site = CallSite::here());
   // data = the root's data.

@@ -49,12 +49,6 @@ Tensor GradientStore::part(int unit) const {
 
 Tensor GradientStore::kept(int unit) const { return shards_.view(gradients_, unit, placed(unit).gradients); }
 
-Tensor GradientStore::reduced_shard(int first_unit, int units) const {
-  size_t count = 0;
-  for (int unit = first_unit; unit < first_unit + units; ++unit) count += placed(unit).state.count;
-  return gradients_->elements(shards_.at(first_unit, placement_[size_t(first_unit)].state), count);
-}
-
 void GradientStore::begin_micro_step(bool first, bool last) {
   first_ = first;
   last_ = last;

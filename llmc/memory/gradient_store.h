@@ -48,9 +48,9 @@ class GradientStore {
   // amaxes, which are reduced there, too.
   void finish_step();
 
-  // Call this after finish_step. Returns the sums that this rank updates, UnitPlacement::state of `units` contiguous
+  // Call this after finish_step. Returns the sums of elements that this rank updates, from the unit on, in consecutive
   // units. They are on the host if they are offloaded.
-  Tensor reduced_shard(int first_unit, int units = 1) const;
+  Tensor sums_from(int unit, const Shard& elements) const { return shards_.view_from(gradients_, unit, elements); }
   // Between steps: returns a buffer for a whole unit on this rank. Its gradients are lost.
   Tensor borrow_buffer(int unit) const { return whole(unit); }
 

@@ -71,10 +71,9 @@ class OptimizerState {
   // Copies a shard to the host as fp32, and waits for it.
   void read(StateKind kind, int unit, const Shard& shard, float* to);
 
-  // operand() returns `count` elements of this kind for a sweep, from element `first` of the unit on; they may go on in
-  // the next units. It is absent if the kind has no memory of its own. `gradients` are those of the same elements, on
-  // the device or the host.
-  SweepOperand operand(StateKind kind, int unit, size_t first, size_t count) const;
+  // operand() returns elements of this kind for a sweep, from the unit on, in consecutive units. It is absent if the
+  // kind has no memory of its own. `gradients` are those of the same elements, on the device or the host.
+  SweepOperand operand(StateKind kind, int unit, const Shard& elements) const;
   SweepOperand gradient_operand(const Tensor& gradients) const { return {gradients, gradient_slots_, false}; }
   Sweep& sweep() { return *sweep_; }
 

@@ -38,22 +38,16 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayo
 void ParameterStore::prepare() {
   for (int unit = 0; unit < int(units_.size()); ++unit) {
     UnitWeights& u = units_[size_t(unit)];
-    const Shard& all = placement_[size_t(unit)].whole;
-    u.own = local_shard(unit);
+    const UnitPlacement& p = placement_[size_t(unit)];
+    u.own = kept(unit, p.state);
     if (u.in_bytes) u.unquantized = fp8_->unquantized(u.layer);
-    else u.whole = u.slot < 0 ? kept(unit, all) : slots_.memory(u.slot, all.count);
+    else u.whole = u.slot < 0 ? kept(unit, p.whole) : slots_.memory(u.slot, p.whole.count);
   }
   if (fp8_)
     fp8_->prepare([&](int layer) {
       const UnitWeights& u = units_[size_t(layout_.block_unit(layer))];
       return u.in_bytes ? u.own : u.whole;
     });
-}
-
-Tensor ParameterStore::local_shard(int first_unit, int units) const {
-  size_t count = 0;
-  for (int unit = first_unit; unit < first_unit + units; ++unit) count += placement_[size_t(unit)].state.count;
-  return weights_->elements(shards_.at(first_unit, placement_[size_t(first_unit)].state), count);
 }
 
 void ParameterStore::changed() {

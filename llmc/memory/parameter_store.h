@@ -39,9 +39,8 @@ class ParameterStore {
 
   // Returns a shard of a unit, which this rank must keep.
   Tensor kept(int unit, const Shard& shard) const { return shards_.view(weights_, unit, shard); }
-  // Returns the weights that the optimizer writes and the next step uses, UnitPlacement::state of `units` contiguous
-  // units.
-  Tensor local_shard(int first_unit, int units = 1) const;
+  // Returns elements that this rank keeps from the unit on, in consecutive units.
+  Tensor kept_from(int unit, const Shard& elements) const { return shards_.view_from(weights_, unit, elements); }
   // Returns the memory (products of all blocks) in which an update leaves the amaxes of this rank's weights. The caller
   // clears it first. Absent if the amaxes are not needed.
   Tensor weight_amax() const { return fp8_ ? fp8_->amax_of_update() : Tensor(); }

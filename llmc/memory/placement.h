@@ -121,6 +121,10 @@ class FlatShards {
   Tensor view(const Tensor& buffer, int unit, const Shard& shard) const {
     return buffer.elements(int64_t(at(unit, shard)), int64_t(shard.count));
   }
+  // The same for elements that begin in the unit and may go on in the shards after it.
+  Tensor view_from(const Tensor& buffer, int unit, const Shard& elements) const {
+    return buffer.elements(int64_t(at(unit, {elements.first, 0})), int64_t(elements.count));
+  }
 
  private:
   std::vector<Entry> entries_;

@@ -52,15 +52,16 @@ void Optimizer::add_runs(const OptimizerSettings& settings, const Fp8Settings& f
   size_t end = 0;  // of the last run, in a buffer of all elements that this rank updates
   for (const auto& [unit, shard, _] : state_.shards(StateKind::second_moment).entries()) {
     const size_t at = state_.shards(StateKind::master).at(unit, shard);
-    if (runs_.empty() || !contiguous || at != end) runs_.push_back({unit, 0, shard.first, 0, int(ranges_.size()), 0});
+    if (runs_.empty() || !contiguous || at != end) runs_.push_back({unit, {shard.first, 0}, int(ranges_.size()), 0});
     Run& run = runs_.back();
     add_ranges(run, unit, shard, settings, fp8);
-    run.units = unit - run.unit + 1, run.count += shard.count, run.ranges = int(ranges_.size()) - run.first_range;
+    run.elements.count += shard.count, run.ranges = int(ranges_.size()) - run.first_range;
     end = at + shard.count;
   }
   std::erase_if(runs_, [](const Run& run) { return run.ranges == 0; });  // nothing but padding
   for (const Run& run : runs_)
-    require_ranges({ranges_.begin() + run.first_range, ranges_.begin() + run.first_range + run.ranges}, run.count);
+    require_ranges({ranges_.begin() + run.first_range, ranges_.begin() + run.first_range + run.ranges},
+                   run.elements.count);
 }
 
 // Adds a shard to the ranges of a run. The weight decay applies to matrices; norms have none. Adjacent tensors with the
@@ -73,7 +74,7 @@ void Optimizer::add_ranges(const Run& run, int unit, const Shard& shard, const O
   for (const Slice& slice : layout_.slices(unit, shard.first, shard.count)) {
     const float decay = slice.tensor->is_matrix() ? settings.weight_decay : 0.0f;
     const int amax = fp8.weight_amax_index(slice.tensor->projection);
-    const size_t begin = run.count + slice.at;
+    const size_t begin = run.elements.count + slice.at;
     if (rounds)
       ranges_.push_back({begin, 0, decay, philox_key(slice.tensor->name, settings.seed), slice.window(), amax});
     else if (ranges_.size() == size_t(run.first_range) || ranges_.back().weight_decay != decay ||
@@ -101,13 +102,14 @@ void Optimizer::square_gradients(Stream& stream, int unit, const Tensor& own) {
 }
 
 void Optimizer::square_sum(StepState* state) {
-  global_norm_sum(compute_, Tensor(&state->square_sum, {1}), partials_);
+  const Tensor sum(&state->square_sum, {1});
+  global_norm_sum(compute_, sum, partials_);
   const ShardGroup& group = *placement_.front().group;
   if (group.degree() == 1 && !group.tp_reduce) return;
   partials_done_.record(compute_);
   reduce_stream_.wait(partials_done_);
-  if (group.degree() > 1) group.reduce.all_reduce_sum(reduce_stream_, &state->square_sum, 1);
-  if (group.tp_reduce) group.tp_reduce->all_reduce_sum(reduce_stream_, &state->square_sum, 1);
+  if (group.degree() > 1) group.reduce.all_reduce_sum(reduce_stream_, sum);
+  if (group.tp_reduce) group.tp_reduce->all_reduce_sum(reduce_stream_, sum);
   summed_.record(reduce_stream_);
   compute_.wait(summed_);
 }
@@ -115,7 +117,7 @@ void Optimizer::square_sum(StepState* state) {
 void Optimizer::update(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
                        AdamWAmax amax) {
   std::vector<SweepOperand> operands;
-  for (const StateKind kind : kStateKinds) operands.push_back(state_.operand(kind, run.unit, run.first, run.count));
+  for (const StateKind kind : kStateKinds) operands.push_back(state_.operand(kind, run.unit, run.elements));
   operands.push_back(state_.gradient_operand(gradients));
   state_.sweep().run(operands, [&](std::span<const Tensor> here, size_t first) {
     const Tensor &master = here[0], &m = here[1], &v = here[2], &g = here[3], own = weights.elements(first, g.size());
@@ -133,10 +135,8 @@ void Optimizer::begin_step(const ParameterStore& parameters, StepState* state) {
 void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
   state_.sweep().begin();
-  for (const Run& run : runs_) {
-    const size_t at = run.first - placement_[size_t(run.unit)].state.first;
-    update(run, gradients.reduced_shard(run.unit, run.units).elements(at, run.count),
-           parameters.local_shard(run.unit, run.units).elements(at, run.count), state, words_of(amax));
-  }
+  for (const Run& run : runs_)
+    update(run, gradients.sums_from(run.unit, run.elements), parameters.kept_from(run.unit, run.elements), state,
+           words_of(amax));
   parameters.updated(bool(amax));
 }

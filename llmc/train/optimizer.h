@@ -35,8 +35,8 @@ class Optimizer {
   // Elements that one sweep updates: a shard of a unit and those after it that are contiguous with it in the state, the
   // gradients and the weights.
   struct Run {
-    int unit, units;      // the first of consecutive units, and how many
-    size_t first, count;  // elements; `first` counts from the beginning of the unit
+    int unit;
+    Shard elements;  // they begin in the unit, and may go on in the units after it
     int first_range, ranges;
   };
   void add_runs(const OptimizerSettings& settings, const Fp8Settings& fp8);

@@ -178,7 +178,7 @@ std::vector<float> Trainer::weights(const std::string& name) {
 
 std::vector<float> Trainer::gradients(const std::string& name) {
   const ParameterInfo& t = layout_.tensor(name);
-  Tensor own = gradients_->reduced_shard(t.unit);
+  Tensor own = gradients_->sums_from(t.unit, placement_[size_t(t.unit)].state);
   if (settings_.state.gradients_on_host && placement_[size_t(t.unit)].weights_go_stale()) {
     const Tensor here = gradients_->borrow_buffer(t.unit).elements(placement_[size_t(t.unit)].state.first, own.size());
     copy(compute_, here, own);
