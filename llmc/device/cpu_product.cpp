@@ -17,8 +17,8 @@ constexpr int kLanes = 8;
 Floats widened(const std::byte* from) {
   Bits16 narrow;
   memcpy(&narrow, from, sizeof narrow);
-  const Bits32 wide = __builtin_convertvector(narrow, Bits32) << 16;
-  return std::bit_cast<Floats>(wide);
+  const Bits32 bits32 = __builtin_convertvector(narrow, Bits32) << 16;
+  return std::bit_cast<Floats>(bits32);
 }
 
 float half_of(uint32_t pair, int which) { return bits_to_float(which ? pair & 0xffff0000u : pair << 16); }

@@ -27,13 +27,13 @@ int64_t bad_weight(Trainer& trainer) {
   const ParameterLayout& layout = trainer.layout();
   std::vector<float> numbers;
   for (size_t unit = 0; unit < shares.size(); ++unit)
-    for (const Slice& piece : layout.slices(int(unit), shares[unit].first, shares[unit].count))
-      for (size_t done = 0; done < piece.count; done += numbers.size()) {
-        numbers.resize(std::min(kCheckpointPiece, piece.count - done));
-        trainer.read_state(StateKind::weights, int(unit), shares[unit].first + piece.at + done, numbers.size(),
+    for (const Slice& slice : layout.slices(int(unit), shares[unit].first, shares[unit].count))
+      for (size_t done = 0; done < slice.count; done += numbers.size()) {
+        numbers.resize(std::min(kCheckpointPiece, slice.count - done));
+        trainer.read_state(StateKind::weights, int(unit), shares[unit].first + slice.at + done, numbers.size(),
                            numbers.data());
         if (!std::all_of(numbers.begin(), numbers.end(), [](float x) { return std::isfinite(x); }))
-          return piece.tensor - layout.tensors.data();
+          return slice.tensor - layout.tensors.data();
       }
   return kNone;
 }

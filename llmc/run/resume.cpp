@@ -134,7 +134,7 @@ Json saved_options(const ResumePoint& resume, int ranks) {
 }
 
 // Returns the folder that has the tokenizer's files and generation_config.json of the checkpoint's run: the checkpoint.
-// That of an older program has none; its run had found them beside the weights that it began with.
+// A checkpoint of an older program has none; its run had found them in the folder of the weights that it began with.
 static std::string small_files_of(const Checkpoint& checkpoint, const Options& options) {
   if (!checkpoint.state().at("tokenizer").is_null()) return checkpoint.path();
   std::error_code error;
