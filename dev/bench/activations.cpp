@@ -14,7 +14,7 @@
 
 namespace {
 
-// By tensor's name, factors with the numbers they belong to.
+// By tensor's name; scale_inv counts with the numbers it belongs to.
 std::map<std::string, size_t> activations(const ModelConfig& config, const Fp8Settings& fp8, size_t tokens) {
   std::map<std::string, size_t> bytes;
   const SavedSizes sizes{config, fp8, DType::bf16, int64_t(tokens), int64_t(tokens), false, true};

@@ -394,7 +394,7 @@ void check(Checker& checker) {
     check_sizes(checker, matmul, N, OC, IC);
   check_scratch(checker);
   // Wider than what is in the padded buffer at once, and the last part padded.
-  for (const int M : {3, 256}) check_product(checker, matmul, "wide", kPairs[5], M, 4500, 150, false, false);
+  for (const int M : {3, 256}) check_product(checker, matmul, "many columns", kPairs[5], M, 4500, 150, false, false);
   check_product(checker, matmul, "long sums", kPairs[0], 24, 40, 4100, false, false);
   check_any_bytes(checker, matmul);
   check_orders(checker);

@@ -328,8 +328,8 @@ class Tally {
  private:
   template <size_t... I>
   static void compare(const Outputs& got, const Outputs& want, std::string& wrong, std::index_sequence<I...>) {
-    static const char* names[] = {"bytes by rows",      "factors by rows", "bytes by columns",
-                                  "factors by columns", "maxima",          "statistics"};
+    static const char* names[] = {"rowwise bytes", "rowwise scale_inv", "columnwise bytes", "columnwise scale_inv",
+                                  "maxima",        "statistics"};
     (part(names[I], std::get<I>(got), std::get<I>(want), wrong), ...);
   }
   template <class T>

@@ -1,11 +1,11 @@
-// The operands of all FP8 products of trainings whose ranks share products out, byte by byte beside what one rank makes
-// of the same bf16 numbers:
+// Compares, byte by byte, the operands of all FP8 products of trainings whose ranks share products out with what one
+// rank makes of the same bf16 numbers:
 //
 //   fp8_gathered        on 2 or 4 ranks under mpirun
 //
 // What the ranks gather is put together here in bf16, from the rows that each quantized, and quantized plainly
 // (number.h, quantize.h) by its largest number; so are whole weights, of which each rank must have its rows and
-// columns. What does not travel has its rank's own scale. Delayed scales are the trainer's; before there are any, all
+// columns. What is not gathered has its rank's own scale. Delayed scales are the trainer's; before there are any, all
 // ranks share the largest number. The input of the first block's qkv comes from the embedding alone: it must be what a
 // training of one rank quantizes, in bf16, and with one scale of the running pass also in FP8.
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Way {
   int tensor = 2, context = 1, stage = 0;
   int B = 1, T = 21;  // which no tensor-parallel degree divides
   bool all_gather = false, precompute = true;
-  int chunks = 1;  // in which what is gathered travels: B x T is a multiple of as many tiles of 128 for each rank
+  int chunks = 1;  // in which a tensor is gathered: B x T is a multiple of as many tiles of 128 for each rank
   Recompute recompute = Recompute::none;
 };
 
@@ -239,7 +239,7 @@ class Observer {
   std::vector<float> scales_;
   std::map<std::pair<int, Projection>, Operand> inputs_, output_gradients_;  // of the running micro-batch
   int step_ = 0, seen_alone_ = 0;
-  size_t operands_ = 0, gathered_ = 0;  // compared; those of them that travelled as bytes
+  size_t operands_ = 0, gathered_ = 0;  // compared; those of them that were gathered as bytes
 };
 
 TrainerSettings settings_of(const std::string& recipe, const Way& way) {

@@ -3,7 +3,7 @@
 //   state_choices some|every      on one rank, or on several that share it out in each stage
 //
 // An offloaded state, offloaded gradients and both have the bits of those on the device, in each type and stage and in
-// pieces of any length. Each planned byte is touched and no other, none is allocated after the start, and what the plan
+// chunks of any length. Each planned byte is touched and no other, none is allocated after the start, and what the plan
 // keeps is what theory says.
 // The state that is read back, and a snapshot of it, hold the same weights.
 #include <cstdio>
@@ -17,7 +17,7 @@ struct Choice {
   int stage;
   bool tied;
   bool state_on_host = false, gradients_on_host = false;
-  size_t piece = 128;
+  size_t chunk = 128;
 
   std::string types() const {
     return format("%s, master %s, moments %s, stage %d, %s head", dtype_name(dtype), dtype_name(master),
@@ -25,7 +25,7 @@ struct Choice {
   }
   std::string name() const {
     return types() + format(", on the host: %s%s, %zu at once", state_on_host ? "state " : "",
-                            gradients_on_host ? "gradients" : "", piece);
+                            gradients_on_host ? "gradients" : "", chunk);
   }
 };
 
@@ -43,10 +43,10 @@ void check_saved(Trainer& trainer, const std::string& name, const Tensors& weigh
       require_same_bits(format("%s: %s of unit %zu in a snapshot", name.c_str(), name_of(kind), unit),
                         {taken, taken + read.size()}, read);
       if (kind != StateKind::weights) continue;
-      for (const Slice& piece : trainer.layout().slices(int(unit), shares[unit].first, shares[unit].count)) {
-        const float *saved = &read[piece.at], *whole = &weights.at(piece.tensor->name)[piece.first];
-        require_same_bits<float>(name + ": what is saved of " + piece.tensor->name, {saved, saved + piece.count},
-                                 {whole, whole + piece.count});
+      for (const Slice& slice : trainer.layout().slices(int(unit), shares[unit].first, shares[unit].count)) {
+        const float *saved = &read[slice.at], *whole = &weights.at(slice.tensor->name)[slice.first];
+        require_same_bits<float>(name + ": what is saved of " + slice.tensor->name, {saved, saved + slice.count},
+                                 {whole, whole + slice.count});
       }
     }
 }
@@ -68,7 +68,7 @@ Trained train(World& world, const Choice& choice) {
   const ModelConfig config = tiny({.tied = choice.tied});
   TrainerSettings settings = settings_in(dtype_name(choice.dtype), config);
   settings.zero_stage = choice.stage, settings.snapshot = true, settings.seed = 11;
-  settings.state = {choice.master, choice.moments, choice.state_on_host, choice.gradients_on_host, choice.piece};
+  settings.state = {choice.master, choice.moments, choice.state_on_host, choice.gradients_on_host, choice.chunk};
   Training training(world, config, settings);
   training.enqueue(), training.enqueue();
   training.finish(), training.finish();
@@ -87,11 +87,11 @@ int compare(World& world, Choice choice, bool every) {
   int same = 0;
   for (const bool state_on_host : {false, true})
     for (const bool gradients_on_host : {false, true})
-      for (const size_t piece : {128, 1024, 1 << 20}) {
-        // Some: the state alone in one piece, gradients alone and both in many.
-        if (!every && piece != (state_on_host && !gradients_on_host ? 1 << 20 : 128)) continue;
-        if (!state_on_host && !gradients_on_host && piece > 128) continue;
-        choice.state_on_host = state_on_host, choice.gradients_on_host = gradients_on_host, choice.piece = piece;
+      for (const size_t chunk : {128, 1024, 1 << 20}) {
+        // Some: the state alone in one chunk, gradients alone and both in many.
+        if (!every && chunk != (state_on_host && !gradients_on_host ? 1 << 20 : 128)) continue;
+        if (!state_on_host && !gradients_on_host && chunk > 128) continue;
+        choice.state_on_host = state_on_host, choice.gradients_on_host = gradients_on_host, choice.chunk = chunk;
         const Trained got = train(world, choice);
         if (!want) want = got;
         require_same(choice.name(), got, *want);

@@ -37,11 +37,11 @@ void write_checkpoint(const std::string& path, const ModelConfig& config, int ra
       share.units.push_back(p.saved);
     std::vector<float> numbers;
     share.read = [&](StateKind kind, int unit, size_t first, size_t count) {
-      const std::vector<Slice> pieces = layout.slices(unit, first, count);
-      CHECK(pieces.size() == 1);
-      CHECK(pieces[0].count == count);
+      const std::vector<Slice> slices = layout.slices(unit, first, count);
+      CHECK(slices.size() == 1);
+      CHECK(slices[0].count == count);
       numbers.resize(count);
-      for (size_t i = 0; i < count; ++i) numbers[i] = number_at(kind, pieces[0].tensor->name, pieces[0].first + i);
+      for (size_t i = 0; i < count; ++i) numbers[i] = number_at(kind, slices[0].tensor->name, slices[0].first + i);
       return numbers.data();
     };
     write_checkpoint_share(path, share);
@@ -142,7 +142,7 @@ std::map<std::string, std::string> files_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("every element is written once, whatever the mesh, and read in any pieces") {
+TEST_CASE("every element is written once, whatever the mesh, and read in any chunks") {
   TemporaryFolder folder;
   int number = 0;
   for (bool tied : {false, true})
@@ -280,7 +280,7 @@ TEST_CASE("a crash at any call leaves a checkpoint from which training goes on w
   for (const int64_t step : {0, 2, 4, 6})
     CHECK(is_tail(losses_from(world, step ? checkpoint_path(whole, step) : ""), losses));
 
-  std::vector<std::string> calls;  // of a save between steps, which one beside them makes too
+  std::vector<std::string> calls;  // of a save between steps; a save during steps makes the same
   for (const bool async : {false, true}) {
     CAPTURE(async);
     const fs::path root = folder / (async ? "async" : "run"), crashed = folder / "crashed";
@@ -370,22 +370,22 @@ TEST_CASE("flags that were given before a part of a save began say nothing of it
   CHECK(checkpointer.news().size() == 1);
 }
 
-TEST_CASE("a snapshot is of one step, whatever the steps behind it do to the weights") {
-  World world, beside_world;
-  Saving training(world), beside(beside_world);
+TEST_CASE("a snapshot is of one step, whatever later steps do to the weights") {
+  World world, other_world;
+  Saving training(world), other(other_world);
   training.enqueue();
   training->take_snapshot();
   training.enqueue();
   training.finish(), training.finish();
   const Snapshot& snapshot = training->wait_for_snapshot();
-  beside.train(1);
+  other.train(1);
   const std::vector<Shard> shares = training->shares();
   size_t compared = 0, moved = 0;
   for (const StateKind kind : kStateKinds)
     for (size_t unit = 0; unit < shares.size(); ++unit) {
       const auto [first, count] = shares[unit];
       std::vector<float> then(count), now(count);
-      beside->read_state(kind, int(unit), first, count, then.data());
+      other->read_state(kind, int(unit), first, count, then.data());
       training->read_state(kind, int(unit), first, count, now.data());
       std::vector<float> buffer;
       CHECK(memcmp(snapshot.read(kind, int(unit), shares[unit], buffer), then.data(), count * sizeof(float)) == 0);

@@ -1,7 +1,7 @@
 // Covers: FP8: which products a recipe and --fp8-skip choose; what cannot run is refused with the reason and the
 // recipes that can; numbers that are not finite end a training with their tensor's name
 //
-// Covers: promise 2: sharded weights in FP8 are half of the bytes that travel in bf16, norms beside them
+// Covers: promise 2: sharded weights in FP8 are half of the bytes that are gathered in bf16, apart from norms
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -148,7 +148,7 @@ TEST_CASE("what is not finite is named") {
     }
 }
 
-TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
+TEST_CASE("FP8 weights are half of the bytes that are gathered in bf16") {
   for (const int ranks : {2, 3, 8})
     for (const char* skip : {"", "layers.1.mlp.down_proj"}) {
       CAPTURE(ranks);

@@ -378,10 +378,10 @@ TEST_CASE("the parts of units hold every element of every weight once, for any n
         CHECK(size % ParameterLayout::kAlignment == 0);
         end += size * size_t(parts);
         for (int part = 0; part < parts; ++part)
-          for (const Slice& piece : layout.slices(unit, size_t(part) * size, size)) {
-            CHECK(piece.tensor->offset + piece.first == size_t(part) * size + piece.at);
-            CHECK(piece.at + piece.count <= size);
-            for (size_t i = 0; i < piece.count; ++i) ++seen[piece.tensor->name].at(piece.first + i);
+          for (const Slice& slice : layout.slices(unit, size_t(part) * size, size)) {
+            CHECK(slice.tensor->offset + slice.first == size_t(part) * size + slice.at);
+            CHECK(slice.at + slice.count <= size);
+            for (size_t i = 0; i < slice.count; ++i) ++seen[slice.tensor->name].at(slice.first + i);
           }
       }
       CHECK(layout.size == end);
@@ -424,9 +424,9 @@ TEST_CASE("the ranks of a tensor-parallel group hold every element, copies as of
           CHECK(q.first_row / 16 / (8 / NKV) == k.first_row / 16);
           CHECK((q.first_row + q.rows - 1) / 16 / (8 / NKV) == (k.first_row + k.rows - 1) / 16);
           size_t elements = 0;
-          for (const Slice& piece : layout.slices(1, 500, 1000))
-            piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
-              for (size_t j = 0; j < count; ++j) CHECK(piece.window()[i + j] == first + j);
+          for (const Slice& slice : layout.slices(1, 500, 1000))
+            slice.window().for_runs(slice.count, [&](size_t i, uint64_t first, size_t count) {
+              for (size_t j = 0; j < count; ++j) CHECK(slice.window()[i + j] == first + j);
               elements += count;
             });
           CHECK(elements > 0);

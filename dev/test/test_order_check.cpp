@@ -118,7 +118,7 @@ TEST_CASE("the log of accesses stays small") {
   order.forget(data, sizeof data);
   CHECK(order.entries() == 0);
   order.access(one, "before the host waits", {"here", 1}, all, 1);
-  order.access(two, "beside it", {"here", 1}, accesses_elsewhere, 1);
+  order.access(two, "next to it", {"here", 1}, accesses_elsewhere, 1);
   order.join(OrderCheck::kHost, order.now(one));
   CHECK(order.entries() == 1);
 }

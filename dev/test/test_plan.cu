@@ -1,5 +1,5 @@
 // Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
-// what is reserved beside the arena on a GPU, and what is taken of a device
+// what is reserved on a GPU in addition to the arena, and what is taken of a device
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,7 +64,7 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "host, total         4.00 MiB");
 }
 
-TEST_CASE("a plan counts what is reserved beside the arena") {
+TEST_CASE("a plan counts what is reserved in addition to the arena") {
   MemoryPlan plan;
   plan.add(Segment::device, "activations", "a", DType::fp32, {1 << 19});
   plan.reserve("reserve for a library", 3 << 20);

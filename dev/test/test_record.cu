@@ -310,7 +310,7 @@ TEST_CASE("the collectives of a group are recorded as one launch") {
   CHECK(joins == std::vector<bool>{false, true, true, false});
 }
 
-TEST_CASE("collectives that travel at once share the links that both use, and waits are told by stream") {
+TEST_CASE("collectives that send at once share the links that both use, and waits are told by stream") {
   ReplayRates rates{};
   rates.set_all(1, 1, "by hand");
   rates.memory_bytes = 1, rates.kernel_seconds = 0, rates.ranks_per_node = 2;

@@ -46,24 +46,24 @@ std::string bytes_of_tensor(const StoredTensor& tensor) {
 }
 
 template <class Writer>
-void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& random, uint64_t largest_piece) {
+void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& random, uint64_t largest_chunk) {
   for (const TensorSpec& tensor : tensors) {
     const std::string data = filling(tensor.name, tensor.bytes());
     for (uint64_t at = 0; at < data.size();) {
-      const uint64_t piece = std::min<uint64_t>(data.size() - at, 1 + random() % largest_piece);
-      writer.write(tensor.name, data.data() + at, piece);
-      at += piece;
+      const uint64_t chunk = std::min<uint64_t>(data.size() - at, 1 + random() % largest_chunk);
+      writer.write(tensor.name, data.data() + at, chunk);
+      at += chunk;
     }
   }
 }
 
 // A file, or with the bytes of a shard a folder, of these tensors.
 template <class Writer = SafetensorsWriter, class... Shard>
-void write_all(const std::string& path, const std::vector<TensorSpec>& tensors, uint64_t largest_piece,
+void write_all(const std::string& path, const std::vector<TensorSpec>& tensors, uint64_t largest_chunk,
                Shard... shard) {
-  static std::mt19937 random(5);  // each file has other pieces
+  static std::mt19937 random(5);  // each file is written in other chunks
   Writer writer(path, tensors, shard...);
-  fill(writer, tensors, random, largest_piece);
+  fill(writer, tensors, random, largest_chunk);
   writer.finish();
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("write: the bytes of a small file") {
   CHECK(folder.read("x") == image(header, floats({1, 2}) + "xyz"));
 }
 
-TEST_CASE("round trip: every type, ugly shapes, pieces of any size") {
+TEST_CASE("round trip: every type, ugly shapes, chunks of any size") {
   const TemporaryFolder folder;
   std::mt19937 random(5);
   const StoredType types[] = {

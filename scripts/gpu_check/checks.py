@@ -181,7 +181,7 @@ def ours(job, head_size):
 
 
 def one_b(*options, title):
-    """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside the prediction."""
+    """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, with the prediction."""
 
     def does(job):
         program, gpu, small = job.machine.programs / "bench/train", job.machine.gpu, job.machine.rehearsal
@@ -214,7 +214,7 @@ def peer(row):
     return does
 
 
-def beside_pytorch(title, least, *shape):
+def against_pytorch(title, least, *shape):
     """Runs both programs in turn, in the same minutes; PyTorch is compiled and takes its fastest attention."""
 
     def does(job):

@@ -142,7 +142,7 @@ def check_clock(page, run):
 
 
 def check_hostile(browser, scratch, real):
-    """A run of 20000 steps whose texts would like to be code, beside a real one."""
+    """A run of 20000 steps whose texts would like to be code, next to a real one."""
     folder = long_run(os.path.join(scratch, "<img src=x onerror='window.stolen=3'>"))
     page = Page(browser, report([folder, real], os.path.join(scratch, "hostile.html")))
     check("no text became code", page.evaluate("window.stolen === undefined && !document.querySelector('img')"))
