@@ -1,5 +1,5 @@
-// What a block keeps for its backward pass, in bytes a token, in bf16 and in each FP8 recipe: what the memory plan
-// has.
+// Prints what a block keeps for its backward pass, in bytes a token, in bf16 and in each FP8 recipe, as the memory plan
+// has it.
 //
 //   build/cpu/bench/activations [MODEL] [TOKENS]        (llama3-8b, 8192)
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What attention kernels on an H100 should reach, predicted from arithmetic alone: the clocks that a tile takes on each
+// Predicts what attention kernels on an H100 should reach, from arithmetic alone: the clocks that a tile takes on each
 // unit of a multiprocessor (SM), the tiles of a causal head, the blocks over 132 SMs. First for FlashAttention-3 and 2,
 // as far as causal rates are public: a prediction that misses one by more than 15% is an error. Then, with the same
 // constants, for our kernels' tiles, next to the rates of the table (llmc/device/rates.cpp), which are those of whole
@@ -149,7 +149,7 @@ double seconds(const Kernel& k, int T, double exposed = kExposed) {
   return last / kClock;
 }
 
-// Of `products` products, half of each counted, as FlashAttention counts.
+// Returns TFLOP/s of `products` products, half of each counted, as FlashAttention counts.
 double tflops(double products, int T, double seconds) {
   return products * 2.0 * T * kTokens * kHidden / 2 / seconds * 1e-12;
 }
@@ -164,7 +164,7 @@ Kernel forward(const std::string& name, int HD) {
           .products = {{M, N, HD, groups, 1}, {M, HD, N, groups, 1, false}},
           .useful = 2,
           .fp32 = 5 + double(HD) / N,  // scale and subtract, maximum (2), sum, bf16; the output's rescaling
-          .waits = 2,                  // S, ping-pong; the output's product ends behind the next S
+          .waits = 2,                  // S, ping-pong; the output's product ends after the next S
           .written = 4.0 * N * HD,
           .l2 = 4.0 * N * HD,
           .kept = 4.0 * M * HD};
@@ -268,7 +268,7 @@ void print_tile(const Kernel& k) {
          t.clocks(kExposed));
 }
 
-// Whether all of a kernel's public rates are near.
+// Returns whether all of a kernel's public rates are near.
 bool compare(const Kernel& k, const std::vector<Published>& published) {
   bool all_near = true;
   for (const auto& [T, rate] : published) {

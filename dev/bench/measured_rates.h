@@ -141,6 +141,6 @@ inline MeasuredRates measure_rates(Device& device, Communicator& communicator, D
                  products.high_precision * 1e-12);
   if (fp8) text += format(", in FP8 %.3f", products.fp8 * 1e-12);
   const std::string state = gpu_state(device);
-  if (!state.empty()) text += "\nGPU, behind them: " + state;
+  if (!state.empty()) text += "\nGPU, after them: " + state;
   return {c, text};
 }

@@ -150,7 +150,7 @@ void print_table(const char* model, int T, double network, std::initializer_list
   printf("%s\n\n", prediction_limits(kGpus).c_str());
 }
 
-// What Meta measured (Llama team 2024, table 4), all with tensor 8, pipeline 16 and 16M tokens a step.
+// Meta's measurements (Llama team 2024, table 4), all with tensor 8, pipeline 16 and 16M tokens a step.
 struct Published {
   int gpus, T, context, data;
   double flops;  // of a GPU

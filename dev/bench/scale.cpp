@@ -86,7 +86,7 @@ void print_table(const std::string& gpu, const Model& model, bool ours) {
   printf("%s\n\n", prediction_limits(8).c_str());
 }
 
-// What others measured, tokens a second and GPU.
+// Measurements of others, in tokens a second and GPU.
 struct Published {
   const char *who, *gpu;
   Model model;

@@ -170,7 +170,7 @@ void check_impossible_parts(Checker& checker) {
   });
 }
 
-// Where a row is one huge logit, all others are far below what fp32's exp reaches, and where none is.
+// Rows with one huge logit, so that exp of all others is 0 in fp32, and rows without one.
 // `V`: a multiple of 4; few columns, which a warp reads, or more than a block reads at once.
 void check_extremes(Checker& checker, int V) {
   Stream& stream = checker.stream;

@@ -144,7 +144,7 @@ void check_count_not_finite(Checker& checker) {
   checker.that("reports are counted", wrong == 0, format("%d of 72 wrong", wrong));
 }
 
-// What is there already is raised, never lowered; both passes.
+// Both passes raise the number that is there already, and never lower it.
 void check_raises(Checker& checker) {
   Stream& stream = checker.stream;
   const std::vector<bf16> values(16 * 16, from_float<bf16>(-2.5f));
@@ -183,7 +183,7 @@ struct Shape {
   }
 };
 
-// What a source reads, on a device, and what the kernel wrote there that is not fused.
+// The tensors that a source reads, on a device, and the x that the kernel which is not fused wrote there.
 struct OnDevice {
   Array<bf16> a, b, written;
   Array<float> numbers, amax;

@@ -1,4 +1,4 @@
-// What quantization is asked for, its plain reference on the host, and what runs and compares both.
+// The cases of quantization, a plain reference on the host, and functions that run and compare both.
 #pragma once
 
 #include <map>
@@ -57,7 +57,7 @@ struct Case {
   }
 };
 
-// What the recipes ask for.
+// Returns the cases that the recipes ask for.
 inline std::vector<Case> recipes() {
   std::vector<Case> cases;
   for (const Fp8Format format : {e4, e5})

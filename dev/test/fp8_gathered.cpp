@@ -68,7 +68,7 @@ Operand downloaded(Stream& stream, const std::string& name, const QuantizedTenso
   return operand;
 }
 
-// Of each product of each block: the whole weight, and the rows and columns of it that are here.
+// The weight of a product of a block: all of it, and the rows and columns that this rank has.
 struct Weight {
   std::vector<bf16> values;
   std::vector<int64_t> rows, columns;
@@ -163,7 +163,7 @@ class Observer {
     copy(stream_, ranks + own.size() * size_t(mesh_.tensor_rank), own.data(), own.size());
     tensor_->all_gather(stream_, ranks, ranks + own.size() * size_t(mesh_.tensor_rank), own.size() * sizeof(bf16));
     const std::vector<bf16> theirs = download<bf16>(stream_, ranks, own.size() * size_t(degree));
-    // The ranks have as many rows of each chunk, one rank's behind the other's.
+    // The ranks have as many rows of each chunk, one rank's after the other's.
     std::vector<bf16> all(size_t(N) * size_t(columns));
     const int chunk_rows = R / settings_.tensor_chunks;
     for (int token = 0; token < N; ++token) {

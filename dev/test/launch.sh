@@ -140,7 +140,7 @@ done
 refused "not under Slurm" "this is a Slurm job" env -u SLURM_JOB_ID "$BASH" "$script"
 refused "submitted from elsewhere" "no program ./train_llama" env -u LLMC_PROGRAM "$BASH" "$script"
 
-# What srun gets.
+# The arguments that srun gets.
 expected="--distribution=block --cpu-bind=none --kill-on-bad-exit=1 $train --model tiny"
 RANKS=none SLURM_JOB_NUM_NODES=4 SLURM_GPUS_ON_NODE=8 SLURM_NTASKS_PER_NODE="" job --model tiny
 check "a rank for each GPU" [ "$(last_srun)" = "srun --mpi=pmix --ntasks=32 --ntasks-per-node=8 $expected \

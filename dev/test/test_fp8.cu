@@ -82,12 +82,12 @@ TEST_CASE("a recipe that cannot run is refused, with those that can") {
   const ProductRefusal no_e5m2 = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.format == Fp8Format::e5m2 || b.format == Fp8Format::e5m2 ? "no e5m2" : "";
   };
-  // What only weight gradients have.
+  // Only gradients of weights have such operands.
   const ProductRefusal no_small_blocks = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.scaling == Scaling::block_1x128 && b.scaling == Scaling::block_1x128 ? "blocks on both sides" : "";
   };
   const ProductRefusal all = [](const QuantizedTensor&, const QuantizedTensor&, auto...) { return "no FP8 at all"; };
-  // Of weight gradients' products only those of later micro-batches.
+  // Only gradients of weights in later micro-batches have such products.
   const ProductRefusal no_adding = [](const QuantizedTensor&, const QuantizedTensor&, DType result, bool accumulate,
                                       bool) { return result == DType::fp32 && accumulate ? "no adding" : ""; };
   const ProductRefusal no_fast = [](const QuantizedTensor&, const QuantizedTensor&, DType, bool, bool fast) {

@@ -252,7 +252,7 @@ TEST_CASE("windows by layer, as each family's keys say") {
   says(refused("llama", seven), "sliding_window is 7");
   says(refused("olmo2", upper_used, "sfsf"), "sliding_window is 7");
   says(refused("mistral", upper_used, "sfsf"), "use_sliding_window");
-  // A reader that knows no list of layers sees windows in the layers behind the last one without.
+  // A reader that knows no list of layers sees windows in the layers after the last one without.
   ModelConfig upper = config("qwen2", upper_used);
   CHECK(upper.to_json().get_int("max_window_layers") == 2);
   upper.set_layers(5);

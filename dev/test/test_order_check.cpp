@@ -12,13 +12,13 @@
 
 namespace {
 
-// What the order check must report, found the plain way: every access knows all that happened before it.
+// Finds the plain way what the order check must report: every access knows all that happened before it.
 class PlainOrder {
  public:
   using Known = std::vector<bool>;  // which earlier accesses
   explicit PlainOrder(size_t timelines) : known_(timelines) {}
 
-  // Whether it conflicts with an access that did not happen before it.
+  // Returns whether it conflicts with an access that did not happen before it.
   bool access(size_t timeline, const Access* accesses, size_t count) {
     if (timeline != OrderCheck::kHost) join(timeline, known_[OrderCheck::kHost]);
     bool conflict = false;

@@ -104,8 +104,9 @@ TEST_CASE("no chunk waits for another's product, and no product for another's ch
     if (c.tensor > 1) {
       const CollectiveTrace trace = of_tensor(record);
       CHECK(text_of(trace.needless_waits(&pairs)) == "");
-      // Of a layer: what qkv, gate and up take, and this again and what o and down leave, backward; the head's inputs
-      // and the embedding's gradient. Likewise sums, but the weights' inputs.
+      // A layer gathers 2 inputs forward (of qkv, of gate and up); backward it gathers these again, and the gradients
+      // of the outputs of o and down. The 2 others are the head's input and the embedding's gradient. Sums are
+      // scattered in the same places, except that the inputs that backward gathers again have none.
       CHECK(trace.count(Kind::gather) == 6 * kLayers + 2);
       CHECK(trace.count(Kind::scatter) == 4 * kLayers + 2);
       CHECK(trace.count(Kind::parts) == 1);
@@ -147,7 +148,7 @@ TEST_CASE("compute waits for the first chunk of a gather, the last of a scatter 
         if (kind == "later of the embedding's gradient") CHECK(e.entries.size() == kChunks - 1);
         if (kind == "largest numbers") CHECK(e.entries.size() == 4 * kLayers);
       }
-      // What weights' gradients take, and inputs' gradients, are hidden whole.
+      // The gathers for gradients of weights, and the scatters of gradients of inputs, are hidden whole.
       if (c.context == 1) CHECK(firsts == 4 * kLayers + 2);
       if (c.context == 1 && !slow) CHECK(lasts == 2 * kLayers + 1);
     }

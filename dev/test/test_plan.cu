@@ -160,7 +160,7 @@ TEST_CASE("a device counts what is taken of its memory, and a sentence compares 
 TEST_CASE("a host has what the least of its control groups lets it have") {
   const size_t machine = host_memory_bytes("/nowhere");
   CHECK(machine > (1 << 20));
-  // What /proc/self/cgroup says, the limits that lie around, and what follows.
+  // The text of /proc/self/cgroup, the limits in the file system, and the limit that follows from them.
   struct Kind {
     const char *groups, *file, *limit;
     size_t expected;

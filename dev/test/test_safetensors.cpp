@@ -225,7 +225,7 @@ TEST_CASE("read: every cut of a file is refused, no changed header byte does har
     std::string broken = good;
     broken[random() % data] = char(random());
     const std::string path = folder.write("x", broken);
-    // What passes all checks is read to its last byte: it must lie inside the mapping.
+    // A tensor that passes all checks is read to its last byte: it must lie inside the mapping.
     const std::string message = error_of([&] {
       const Safetensors file(path);
       size_t bytes = 0;
@@ -400,7 +400,7 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
   const std::string data(3 << 20, 'x');
   const std::vector<TensorSpec> tensors = {{"a", StoredType::U8, {data.size()}}};
 
-  FailingDisk full(1, ENOSPC);  // the first write, behind the creation
+  FailingDisk full(1, ENOSPC);  // the first write, after the creation
   SUBCASE("the disk is full while writing") {
     SafetensorsWriter writer(folder / "x", tensors, full);
     says(error_of([&] { writer.write("a", data.data(), data.size()); }),

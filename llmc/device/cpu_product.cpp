@@ -64,7 +64,7 @@ std::string operand_refused(const ProductOperand& operand) {
   const bool plain = d.swizzle == Swizzle::none;
   if (!plain && operand.major == Major::k) {
     if (d.start % pattern >= line)
-      return format("start %u is %u bytes behind a multiple of its pattern of %u bytes: within a line of %u at most",
+      return format("start %u is %u bytes after a multiple of its pattern of %u bytes: within a line of %u at most",
                     d.start, d.start % pattern, pattern, line);
     if (d.start % line + 2 * kProductDepth > line)
       return format("start %u: 16 elements from byte %u of a line of %u bytes", d.start, d.start % line, line);

@@ -215,7 +215,7 @@ PreTokenizer::PreTokenizer(const Json* json) {
 }
 
 void PreTokenizer::add(const Json& json) {
-  REQUIRE(!byte_level_, "%s stands behind ByteLevel, which is not supported\n  ByteLevel must be the last",
+  REQUIRE(!byte_level_, "%s stands after ByteLevel, which is not supported\n  ByteLevel must be the last",
           json.where().c_str());
   require_few_steps(json, steps_.size());
   const std::string& type = json.get_string("type");

@@ -110,7 +110,7 @@ def small_training(job, name, *options, dtype="bf16"):
 
 
 def graphs(*options, ranks=1, head_size=32):
-    """Checks that a step launched as one graph has the bits of a step enqueued piece by piece."""
+    """Checks that a step launched as one graph has the bits of a step enqueued operation by operation."""
 
     def does(job):
         batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(head_size))

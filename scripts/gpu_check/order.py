@@ -127,7 +127,7 @@ def same_bits():
     """Graphs, and several ranks on the one GPU."""
     for name, options, needs in (("bf16", (), ()), ("fp8", IN_FP8, (FP8,)), ("offload", OFFLOAD, ()),
                                  ("delayed", ("--fp8", "delayed", "--fp8-stats", 5), (FP8,))):
-        yield Check(f"graphs/{name}", "A launched graph has the bits of a step piece by piece.", checks.graphs(*options), 8, 60,
+        yield Check(f"graphs/{name}", "A launched graph has the bits of a step operation by operation.", checks.graphs(*options), 8, 60,
                     (BUILD, TRAINING, *needs))
     yield Check("graphs/heads64", "The same with attention on tensor cores.",
                 checks.graphs_on_tensor_cores, 20, 90, (BUILD, ONE_B))
