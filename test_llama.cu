@@ -136,12 +136,12 @@ struct Dump {
 // The results of this program for a dump, under the names of expected.safetensors.
 using Results = std::map<std::string, std::vector<float>>;
 
-// Returns rows (B, wide): the T tokens of each of `rows`, then value(b, t) for t = T .. wide-1.
+// Returns rows (B, length): the T tokens of each of `rows`, then value(b, t) for t = T .. length-1.
 template <class F>
-std::vector<int32_t> widened(const int32_t* rows, int B, int T, int wide, F&& value) {
+std::vector<int32_t> widened(const int32_t* rows, int B, int T, int length, F&& value) {
   std::vector<int32_t> all;
   for (int b = 0; b < B; ++b)
-    for (int t = 0; t < wide; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
+    for (int t = 0; t < length; ++t) all.push_back(t < T ? rows[b * T + t] : value(b, t));
   return all;
 }
 
@@ -255,7 +255,8 @@ double norm_of(const std::vector<float>& values) {
   return std::sqrt(sum);
 }
 
-// Returns what an error counts beside. The floor prevents a close comparison of what is small beside all gradients.
+// Returns the number by which an error is divided. The floor prevents a close comparison of numbers that are small
+// compared with all gradients.
 double scale_of(const Dump& dump, const std::string& name) {
   const std::vector<float> want = dump.want(name);
   double floor = 0;
@@ -345,10 +346,10 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
            worst.name.c_str(), worst.error, worst.pytorch, ratio(worst.error, worst.pytorch), 100 * worst.excess());
   }
   if (precision == Precision::fp32) return verdict;
-  const double middle = median(ratios);
-  ++(middle <= kMedianLimit ? verdict.passed : verdict.failed);
-  printf("  %s the median of the matrices' ratios is %.2f, its limit %.2f\n", middle <= kMedianLimit ? "ok  " : "FAIL",
-         middle, kMedianLimit);
+  const double of_all = median(ratios);
+  ++(of_all <= kMedianLimit ? verdict.passed : verdict.failed);
+  printf("  %s the median of the matrices' ratios is %.2f, its limit %.2f\n", of_all <= kMedianLimit ? "ok  " : "FAIL",
+         of_all, kMedianLimit);
   return verdict;
 }
 
@@ -357,7 +358,7 @@ Verdict judge(const Dump& dump, const Results& results, Precision precision) {
 // An FP8 operand as products need it: padded, in device memory.
 struct Operand {
   QuantizedTensor tensor;
-  DeviceMemory data, factors;
+  DeviceMemory data, scale_inv;
 
   Operand(Stream& stream, const Dump& dump, const std::string& name, const std::string& scale, Role role,
           bool columnwise) {
@@ -385,9 +386,9 @@ struct Operand {
         values[tensor.scale_inv_at(r, block * QuantizedTensor::kBlock)] = inverse.at(at);
       }
     data = DeviceMemory(stream.device(), bytes.size());
-    factors = DeviceMemory(stream.device(), values.size() * sizeof(float));
+    scale_inv = DeviceMemory(stream.device(), values.size() * sizeof(float));
     tensor.data = reinterpret_cast<uint8_t*>(data.data());
-    tensor.scale_inv = reinterpret_cast<float*>(factors.data());
+    tensor.scale_inv = reinterpret_cast<float*>(scale_inv.data());
     copy(stream, tensor.data, bytes.data(), bytes.size());
     copy(stream, tensor.scale_inv, values.data(), values.size());
     stream.synchronize();
@@ -395,7 +396,7 @@ struct Operand {
 };
 
 // Returns the limit of the relative error in the L2 norm. The CPU adds in fp32 as PyTorch did, but in another order;
-// bf16 results then differ if the sum is near the middle between two bf16 numbers. A GPU's tensor cores keep about 13
+// bf16 results then differ if the sum is nearly halfway between two bf16 numbers. A GPU's tensor cores keep about 13
 // bits between the promotions to fp32, and with `fast` there may be none along all of K. A sum that is off by d becomes
 // another bf16 number, one spacing s away, in d / s of the cases. So the norm grows by sqrt(s d) instead of d, where s
 // is 2^-7.5 of the number on average.

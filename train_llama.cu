@@ -103,8 +103,9 @@ std::string help() {
   std::string presets;
   for (const std::string& preset : ModelConfig::presets()) presets += " " + preset;
   return options_help("train_llama") + "\nPresets of --model:" + presets + "\n" +
-         "\nWhat is computed again and what travels to the host and back, of what backward needs of a block; what is\n"
-         "neither is kept on the device, and what is computed again does not travel\n\n" +
+         "\nTensors of a block that backward needs: which are computed again, and which are copied to the host and "
+         "back. The\n"
+         "others are kept on the device. A tensor that is computed again is not copied.\n\n" +
          activation_table();
 }
 

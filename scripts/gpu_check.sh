@@ -6,8 +6,8 @@
 #   scripts/gpu_check.sh kernels/matmul     runs this one (again); a part such as `kernels` stands for all of its checks
 #   scripts/gpu_check.sh --help             names the other options
 #
-# The page that it ends with tells what works, what does not, and how fast the program is beside what was predicted.
-# Page, figures and logs are in build/gpu_check/out after each check; state.json beside it is what the next call goes on
+# The page that it ends with tells what works, what does not, and how fast the program is compared with its prediction.
+# Page, figures and logs are in build/gpu_check/out after each check; state.json, next to it, is what the next call goes on
 # with, so bring build/gpu_check along where each call gets a fresh machine.
 # Without a GPU this is a rehearsal: the same checks at small sizes on the software GPU (dev/docs/gpu.md) if nvcc is here,
 # else what a CPU can run of them in the CPU's build. CUDA_VISIBLE_DEVICES= in front rehearses where a GPU is.

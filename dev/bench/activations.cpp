@@ -1,5 +1,5 @@
-// What a block keeps for its backward pass, in bytes a token, in bf16 and in each FP8 recipe: what the memory plan
-// has.
+// Prints what a block keeps for its backward pass, in bytes a token, in bf16 and in each FP8 recipe, as the memory plan
+// has it.
 //
 //   build/cpu/bench/activations [MODEL] [TOKENS]        (llama3-8b, 8192)
 #include <cstdio>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// By tensor's name, factors with the numbers they belong to.
+// By tensor's name; scale_inv counts with the numbers it belongs to.
 std::map<std::string, size_t> activations(const ModelConfig& config, const Fp8Settings& fp8, size_t tokens) {
   std::map<std::string, size_t> bytes;
   const LayerProjections projections(config);

@@ -1,7 +1,7 @@
-// What attention kernels on an H100 should reach, predicted from arithmetic alone: the clocks that a tile takes on each
+// Predicts what attention kernels on an H100 should reach, from arithmetic alone: the clocks that a tile takes on each
 // unit of a multiprocessor (SM), the tiles of a causal head, the blocks over 132 SMs. First for FlashAttention-3 and 2,
 // as far as causal rates are public: a prediction that misses one by more than 15% is an error. Then, with the same
-// constants, for our kernels' tiles, beside the rates of the table (llmc/device/rates.cpp), which are those of whole
+// constants, for our kernels' tiles, next to the rates of the table (llmc/device/rates.cpp), which are those of whole
 // steps.
 //
 //   build/cpu/bench/attention_rates
@@ -38,8 +38,8 @@ constexpr double kClock = 1.6e9;  // under load
 constexpr double kExposed = 0.4;  // of exp and fp32: what no product of another group of warps hides
 constexpr double kWait = 100;  // clocks of a wait: for a product's end, another warp, or a third of a round trip to L2
 
-// Passes around a single backward kernel: delta; dQ is cleared, then rounded to bf16. Bytes a token and channel, at
-// bytes a second. Then the time that FlashAttention-3's backward takes with ordered additions, over that without.
+// Passes around a single backward kernel: rowsum_dO_O; dQ is cleared, then rounded to bf16. Bytes a token and channel,
+// at bytes a second. Then the time that FlashAttention-3's backward takes with ordered additions, over that without.
 constexpr double kPassBytes = 14, kPassBandwidth = 3e12, kOrdering = 575.0 / 474;
 
 constexpr double kNear = 0.15;  // of a public rate
@@ -149,7 +149,7 @@ double seconds(const Kernel& k, int T, double exposed = kExposed) {
   return last / kClock;
 }
 
-// Of `products` products, half of each counted, as FlashAttention counts.
+// Returns TFLOP/s of `products` products, half of each counted, as FlashAttention counts.
 double tflops(double products, int T, double seconds) {
   return products * 2.0 * T * kTokens * kHidden / 2 / seconds * 1e-12;
 }
@@ -164,7 +164,7 @@ Kernel forward(const std::string& name, int HD) {
           .products = {{M, N, HD, groups, 1}, {M, HD, N, groups, 1, false}},
           .useful = 2,
           .fp32 = 5 + double(HD) / N,  // scale and subtract, maximum (2), sum, bf16; the output's rescaling
-          .waits = 2,                  // S, ping-pong; the output's product ends behind the next S
+          .waits = 2,                  // S, ping-pong; the output's product ends after the next S
           .written = 4.0 * N * HD,
           .l2 = 4.0 * N * HD,
           .kept = 4.0 * M * HD};
@@ -176,8 +176,8 @@ Kernel persistent(Kernel kernel) {
 }
 
 // S and dP turned, so that P and dS feed dV and dK from registers; dS goes through shared memory to dQ,
-// which leaves as fp32 through shared memory and is added in L2. Eight warps read lse and delta: 2 clocks a query.
-// Ordered: the time that a block waits for the one before it at the start is not counted.
+// which leaves as fp32 through shared memory and is added in L2. Eight warps read lse and rowsum_dO_O: 2 clocks a
+// query. Ordered: the time that a block waits for the one before it at the start is not counted.
 Kernel single_backward(const std::string& name, int HD, bool ordered, int group = 1) {
   const int M = HD == 64 ? 128 : 64, N = 128, rows = M / 64, columns = 2 / rows;
   return {
@@ -192,7 +192,7 @@ Kernel single_backward(const std::string& name, int HD, bool ordered, int group 
                    {N, HD, M, 2, 1, false},
                    {M, HD, N, rows, columns}},
       .useful = 5,
-      .fp32 = 5,                       // scale and subtract, dP - delta, times P, P and dS in bf16
+      .fp32 = 5,                       // scale and subtract, dP - rowsum_dO_O, times P, P and dS in bf16
       .waits = 6 + (ordered ? 6 : 0),  // S, dP, dV with dK, dQ; dS is written, dQ's room is free; two round trips to L2
       .written = 4.0 * M * HD + 2.0 * M * N + 8.0 * M * HD + 2.0 * M * kSharedBytes,
       .l2 = 4.0 * M * HD + 4.0 * M * HD,
@@ -268,7 +268,7 @@ void print_tile(const Kernel& k) {
          t.clocks(kExposed));
 }
 
-// Whether all of a kernel's public rates are near.
+// Returns whether all of a kernel's public rates are near.
 bool compare(const Kernel& k, const std::vector<Published>& published) {
   bool all_near = true;
   for (const auto& [T, rate] : published) {
@@ -397,7 +397,8 @@ int main() try {
       100 * kExposed, kWait, kTokens, kHidden);
   const bool near = compare_all();
   printf(
-      "\nPasses around a single backward kernel (delta; dQ cleared, then rounded to bf16) are counted only in the "
+      "\nPasses around a single backward kernel (rowsum_dO_O; dQ cleared, then rounded to bf16) are counted only in "
+      "the "
       "lines "
       "of its limit:\n%.0f bytes a token and channel, %.2f ms at %.0f TB/s. Our two kernels have none.\n\n"
       "Ours, %d query heads a key and value head; each kernel's rate counts its own products. In turn: were exp and "

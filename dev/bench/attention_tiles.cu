@@ -43,14 +43,14 @@ Counted count(Stream& stream, AttentionKernel kernel, int T, int window) {
   for (int t = 0; t < T; ++t) first[size_t(t)] = std::max(0, t - window + 1);
   const Array<bf16> q(stream, numbers), k(stream, numbers), v(stream, with_probes(numbers, T)), finite(stream, numbers),
       dout(stream, with_probes(numbers, T)), out(stream, size), dq(stream, size), dk(stream, size), dv(stream, size);
-  const Array<float> lse(stream, size_t(T)), delta(stream, size_t(T));
+  const Array<float> lse(stream, size_t(T)), rowsum_dO_O(stream, size_t(T));
   const Array<int> start(stream, first);
   const TensorShape heads{1, T, 1, kHD};
   const AttentionOptions options{0, 0, start.tensor({1, T}), window, kernel};
   attention_forward(stream, out.tensor(heads), lse.tensor({1, 1, T}), q.tensor(heads), k.tensor(heads), v.tensor(heads),
                     options);
   const double keys = met(out.download(), T);
-  attention_backward(stream, dq.tensor(heads), dk.tensor(heads), dv.tensor(heads), delta.tensor({1, 1, T}),
+  attention_backward(stream, dq.tensor(heads), dk.tensor(heads), dv.tensor(heads), rowsum_dO_O.tensor({1, 1, T}),
                      dout.tensor(heads), finite.tensor(heads), lse.tensor({1, 1, T}), q.tensor(heads), k.tensor(heads),
                      finite.tensor(heads), options);
   return {keys, met(dv.download(), T)};

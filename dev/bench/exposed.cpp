@@ -1,4 +1,4 @@
-// What compute waits for where tensor and context parallelism send chunks beside it, in replays of recorded steps: a
+// Prints for what compute waits while tensor and context parallelism send chunks, in replays of recorded steps: a
 // model, not a measurement.  build/cpu/bench/exposed
 #include <cstdio>
 
@@ -24,23 +24,23 @@ void print(int tensor, int context, const char* recipe, DType sums, ReplayRates 
   const Mesh mesh = Mesh::create(tensor * context, 0, tensor, context);
   const RecordedStep step = record_step(config, settings, mesh, modelled_device("H100"), 1);
   const Replay replayed = replay(step.record, rates);
-  std::vector<CollectiveTrace> travels;
-  if (tensor > 1) travels.emplace_back(step.record, "tensor", kChunks);
-  if (context > 1) travels.emplace_back(step.record, "context", size_t(config.NKV / tensor));
+  std::vector<CollectiveTrace> traces;
+  if (tensor > 1) traces.emplace_back(step.record, "tensor", kChunks);
+  if (context > 1) traces.emplace_back(step.record, "context", size_t(config.NKV / tensor));
   std::vector<const CollectiveTrace*> streams;
-  for (const CollectiveTrace& t : travels) streams.push_back(&t);
+  for (const CollectiveTrace& t : traces) streams.push_back(&t);
   size_t sent = 0, pairs = 0, needless = 0;
   double seconds = 0;
   for (const Record::Span& span : replayed.spans)
-    for (const CollectiveTrace& t : travels)
-      if (size_t chunk; t.travel_of(span.entry, &chunk))
+    for (const CollectiveTrace& t : traces)
+      if (size_t chunk; t.transfer_of(span.entry, &chunk))
         sent += step.record.entries[size_t(span.entry)].sent, seconds += span.end - span.begin;
-  for (const CollectiveTrace& t : travels) {
+  for (const CollectiveTrace& t : traces) {
     size_t of_stream = 0;
     needless += t.needless_waits(&of_stream).size();
     pairs += of_stream;
   }
-  printf("\ntensor %d x context %d, %s%s: %.2f ms, of which compute %.2f ms; chunks travel for %.2f ms: %s\n", tensor,
+  printf("\ntensor %d x context %d, %s%s: %.2f ms, of which compute %.2f ms; chunks are sent for %.2f ms: %s\n", tensor,
          context, recipe ? recipe : "bf16", tensor == 1 ? "" : format(", sums in %s", dtype_name(sums)).c_str(),
          replayed.seconds * 1e3, replayed.compute * 1e3, seconds * 1e3, human_bytes(sent).c_str());
   printf("  %zu pairs of chunks, of which one waits needlessly for the other's product: %zu\n", pairs, needless);

@@ -154,7 +154,7 @@ def read_objects(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="How main loops use the units of a multiprocessor, beside a baseline.")
+    parser = argparse.ArgumentParser(description="How main loops use the units of a multiprocessor, compared with a baseline.")
     parser.add_argument("objects", type=Path, nargs="+")
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("--nvcc", default="", help="its release")

@@ -1,7 +1,7 @@
 // The largest number for which something still holds, as a micro-batch that fits.
 #pragma once
 
-// Of 1, 2, … up to the first that does not pass; 0 if 1 does not.
+// Returns the last of 1, 2, … before the first that does not pass; 0 if 1 does not.
 template <class Passes>
 int largest_passing(Passes&& passes) {
   int known = 0, step = 1;

@@ -40,7 +40,7 @@ inline std::string gpu_state(const Device& device) {
 }
 
 // Seconds of a call, after as many as last `wanted`: the fastest of five means, each of a fifth of that time. A limit
-// is what the device can do, not what it did beside something else.
+// is what the device can do, not what it did while it computed something else.
 inline double seconds_of(Stream& stream, double wanted, const std::function<void()>& enqueue) {
   const auto time = [&](int calls) {
     stream.synchronize();
@@ -141,6 +141,6 @@ inline MeasuredRates measure_rates(Device& device, Communicator& communicator, D
                  products.high_precision * 1e-12);
   if (fp8) text += format(", in FP8 %.3f", products.fp8 * 1e-12);
   const std::string state = gpu_state(device);
-  if (!state.empty()) text += "\nGPU, behind them: " + state;
+  if (!state.empty()) text += "\nGPU, after them: " + state;
   return {c, text};
 }

@@ -1,5 +1,5 @@
 // Which mesh trains a model fastest on 8 to 512 nodes of 8 H100, at a fixed number of tokens a step: of all that fit
-// the fastest by replay, a model, beside the fastest with sharding alone.
+// the fastest by replay, a model, and the fastest with sharding alone.
 //
 //   build/cpu/bench/meshes          all
 //   build/cpu/bench/meshes 8b       the figure that --dry-run, roofline and scale have, too
@@ -150,7 +150,7 @@ void print_table(const char* model, int T, double network, std::initializer_list
   printf("%s\n\n", prediction_limits(kGpus).c_str());
 }
 
-// What Meta measured (Llama team 2024, table 4), all with tensor 8, pipeline 16 and 16M tokens a step.
+// Meta's measurements (Llama team 2024, table 4), all with tensor 8, pipeline 16 and 16M tokens a step.
 struct Published {
   int gpus, T, context, data;
   double flops;  // of a GPU
@@ -160,7 +160,7 @@ constexpr Published kPublished[] = {
 
 void print_published() {
   printf(
-      "Beside what was measured, 405B on H100 with 16M tokens a step (Llama team 2024, table 4; TFLOP/s a GPU, of "
+      "Against what was measured, 405B on H100 with 16M tokens a step (Llama team 2024, table 4; TFLOP/s a GPU, of "
       "989)\n"
       "%6s %8s  %-50s %9s %20s %17s %18s\n",
       "GPUs", "sequence", "measured", "TFLOP/s", "model, same degrees", "waits, w and g", "public attention");
@@ -185,8 +185,9 @@ void print_published() {
   }
   printf(
       "There is no pipeline here: blocks are sharded over the data ranks instead, and their weights and gradients "
-      "travel\n"
-      "with every micro-batch. At 8192 tokens a sequence, 2048 tokens a GPU and step hide that and 1024 do not (at "
+      "are\n"
+      "sent with every micro-batch. At 8192 tokens a sequence, 2048 tokens a GPU and step hide that and 1024 do not "
+      "(at "
       "131072\n"
       "attention takes long enough); a pipeline's stages keep their weights. Where the model is faster than what was\n"
       "measured: it has nothing of what a pipeline costs (it idles at a step's ends, and its stages differ), of late\n"
@@ -195,12 +196,12 @@ void print_published() {
 
 void print_assumptions() {
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
-  printf("A model, not a measurement: the recorded step of rank 0, each piece of work at named rates.\n%s\n",
+  printf("A model, not a measurement: the recorded step of rank 0, each operation at named rates.\n%s\n",
          rates.text().c_str());
   printf(
-      "Public attention: what FlashAttention-3 reaches. Hops have a latency, rings as many hops as ranks; what "
-      "travels\n"
-      "at once shares its links.\n"
+      "Public attention: what FlashAttention-3 reaches. Hops have a latency, rings as many hops as ranks; collectives "
+      "that\n"
+      "send at once share their links.\n"
       "Of a rank's memory 1.5 GiB and 288 MiB for each of NCCL's communicators are kept free, by assumption.\n\n");
   printf(
       "bf16, fp32 state, gradients summed in fp32, nothing offloaded. The search is that of --plan mesh: tensor 1 to "
@@ -213,7 +214,7 @@ void print_assumptions() {
       "step;\n"
       "share of it that compute waits for weights and gradients, for tensor and for context parallelism; tokens a "
       "second\n"
-      "and GPU; MFU (causal: 6 N + 6 L C T); tokens a second with public attention. Beside it the fastest with "
+      "and GPU; MFU (causal: 6 N + 6 L C T); tokens a second with public attention. Then the fastest with "
       "sharding\n"
       "alone, and the fastest with tensor groups of a whole node.\n\n");
 }

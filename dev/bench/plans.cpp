@@ -1,5 +1,5 @@
-// What one GPU trains: of each Llama the longest sequence that fits with each policy of memory, what that policy costs,
-// and what --plan auto picks. Memory is what the plan has, times are a model's.
+// Prints what one GPU trains: of each Llama the longest sequence that fits with each policy of memory, what that policy
+// costs, and what --plan auto picks. Memory is what the plan has, times are a model's.
 //
 //   build/cpu/bench/plans [GPU…]        (H100, H200)
 #include <cstdio>
@@ -55,7 +55,7 @@ Asked asked(const Options& options, const DeviceInfo& device) {
   return {config, trainer_settings(options, settings)};
 }
 
-// What a run may take of it.
+// Returns how many bytes of its memory a run may take.
 size_t room(const DeviceInfo& device) { return MemoryLimits::elsewhere(Options(), device, 1).device; }
 
 // The longest sequence of a power of two, from 1024 on, that fits; 0: none does.
@@ -91,7 +91,7 @@ void print_policy(const std::string& gpu, const Policy& policy, const DeviceInfo
   fflush(stdout);
 }
 
-// What --plan auto does with what is left as it is.
+// Prints what --plan auto chooses where the user leaves the options as they are.
 void print_choices(const std::string& gpu, const DeviceInfo& device) {
   Console silent(false);
   printf("\n--plan auto, with %s of the host:\n", kHost);

@@ -1,4 +1,4 @@
-// Published rates of other projects' kernels on Hopper. They stand beside the rates that are predicted for ours
+// Published rates of other projects' kernels on Hopper. They are printed next to the rates that are predicted for ours
 // (llmc/device/rates.cpp).
 #pragma once
 

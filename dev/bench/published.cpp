@@ -1,4 +1,4 @@
-// torchtitan's published tables, row by row, beside our plan of memory and our predicted speed for the same model,
+// torchtitan's published tables, row by row, next to our plan of memory and our predicted speed for the same model,
 // GPUs, sequences and precision. Pipeline stages, which this program does not have, become further ranks of ZeRO-3.
 //
 //   build/cpu/bench/published             all rows
@@ -221,7 +221,7 @@ void print_table(const Table& table, const std::string& model) {
 void print_head() {
   printf(
       "Published by torchtitan, measured; and a model of this program, not a measurement: the plan of rank 0's memory, "
-      "and its\nrecorded step, each piece of work at the rates of the table (--dry-run --nodes 1 prints them). ZeRO-3 "
+      "and its\nrecorded step, each operation at the rates of the table (--dry-run --nodes 1 prints them). ZeRO-3 "
       "over all ranks that\nshare a tensor-parallel part, also over those that are pipeline stages there; the same "
       "tensor and context degrees and\nsequences a step, in one micro-batch if it fits. Gradients are summed in fp32, "
       "tensor parallelism's sums in bf16, and\ntensorwise FP8 gathers weights in FP8. AsyncTP: %d chunks, else 1. "

@@ -1,4 +1,4 @@
-"""Times PyTorch's attention kernels (flash, cuDNN) at the shapes of a benchmark's output, beside its figures.
+"""Times PyTorch's attention kernels (flash, cuDNN) at the shapes of a benchmark's output, and prints its figures, too.
 
     build/cuda/kernels/attention_mma bench > ours; python dev/bench/pytorch_attention.py ours     (dev/bench/attention)
 

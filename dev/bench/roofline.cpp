@@ -28,7 +28,7 @@ struct Workload {
   std::string gpu;
   int ranks = 1;  // ZeRO-3 over all of them
   std::string fp8 = "off";
-  bool gather = false;             // weights travel in FP8
+  bool gather = false;             // weights are gathered in FP8
   bool small_state = false;        // moments and master weights in bf16
   std::optional<int> layers = {};  // none: its own
 };
@@ -135,7 +135,7 @@ void print_published() {
   const Workload h100{"llama3-8b", 8192, "H100", 32}, h200{"llama3-8b", 8192, "H200", 32},
       node{"llama3-8b", 8192, "H100", 8};
   printf(
-      "Measured by others, tokens a second and GPU; beside them this model of ours in the same place, one sequence a "
+      "Measured by others, tokens a second and GPU; next to them this model of ours in the same place, one sequence a "
       "GPU, at\npublic rates, and at those that are predicted for ours. Their micro-batches, recomputation and "
       "versions "
       "differ;\ntorchtitan's benchmarks of 12/2024 name H100 of 500 W with memory of 2.4 TB/s.\n\n"
@@ -184,7 +184,7 @@ int main(int argc, char** argv) try {
   print_8b(tokens_per_second_8b("off"), tokens_per_second_8b("tensorwise"));
   if (wants_8b_alone(argc, argv)) return 0;
   printf(
-      "A model, not a measurement: a recorded step of one micro-batch, each piece of it as long as its FLOPs or its "
+      "A model, not a measurement: a recorded step of one micro-batch, each operation as long as its FLOPs or its "
       "bytes take,\nwhichever is longer. FP8 is tensorwise; state in fp32 unless it says otherwise; as many sequences "
       "(B) as fit.\nMFU is of the data sheet's bf16, causal "
       "(6 N + 6 L C T); full: 6 N + 12 L C T; of FP8: causal, of the data sheet's FP8.\n\n");

@@ -1,7 +1,7 @@
-// What a token of a sample costs, by how many came before it:  build/cpu/bench/sampling
+// Prints what a token of a sample costs, by how many came before it:  build/cpu/bench/sampling
 //
-// Of each length, the time of a whole token, of attention's forward over all layers alone, and the rest, which should
-// stay the same. Beside it what a token costs whose context is computed anew.
+// For each length it has the time of a whole token, of attention's forward over all layers alone, and of the rest,
+// which should stay the same. The last column is the time of a token whose context is computed anew.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // How a training scales from 1 to 256 nodes of 8 GPUs: records of the step of one rank, replayed with named rates; a
-// model, beside what others measured.
+// model, next to what others measured.
 //
 //   build/cpu/bench/scale          all
 //   build/cpu/bench/scale 8b       the figure that --dry-run, roofline and meshes have, too
@@ -86,7 +86,7 @@ void print_table(const std::string& gpu, const Model& model, bool ours) {
   printf("%s\n\n", prediction_limits(8).c_str());
 }
 
-// What others measured, tokens a second and GPU.
+// Measurements of others, in tokens a second and GPU.
 struct Published {
   const char *who, *gpu;
   Model model;
@@ -182,7 +182,7 @@ int main(int argc, char** argv) try {
   if (wants_8b_alone(argc, argv)) return 0;
   const ReplayRates links = ReplayRates::of(modelled_device("H100"));
   printf(
-      "A model, not a measurement: the recorded step of rank 0, each piece of work at named rates. Of one micro-batch "
+      "A model, not a measurement: the recorded step of rank 0, each operation at named rates. Of one micro-batch "
       "a step, so\nthat nothing hides the sums of the gradients but its own backward. ZeRO-3 over all GPUs, or within "
       "a "
       "node, the nodes being\nreplicas (hybrid). Weights gathered in bf16 or FP8, gradients summed in fp32.\n");
@@ -192,7 +192,7 @@ int main(int argc, char** argv) try {
       "That is %.0f%% of %.0f GB/s of network and %.0f%% of %.0f GB/s of NVLink a GPU. Gathers and scatters go around "
       "all ranks in a ring, as NCCL's: each hop costs its "
       "latency.\n"
-      "Columns: tokens a second and GPU; share of the step that compute waits for communication; speed beside one "
+      "Columns: tokens a second and GPU; share of the step that compute waits for communication; speed against one "
       "node's\n\n",
       100 * links.network_bytes / kLink, kLink * 1e-9, 100 * links.node_bytes / kNvlink, kNvlink * 1e-9);
   for (const char* gpu : {"H100", "H200"})

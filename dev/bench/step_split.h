@@ -1,5 +1,5 @@
 // Compares a step with the limits of its device (Williams et al. 2009, the roofline model). For each class of work it
-// shows the time that the class takes in the step beside the least time that its FLOPs and bytes allow.
+// shows the time that the class takes in the step, and the least time that its FLOPs and bytes allow.
 //
 //   const ReplayRates ceilings = ReplayRates::data_sheet(modelled_device("H100"));
 //   split_step(record, record.spans, ceilings).table(tokens)                        // of a step that ran
@@ -24,7 +24,7 @@ WorkClass class_of(const Record::Entry& work);
 
 struct StepSplit {
   struct Part {
-    int pieces = 0;
+    int count = 0;
     double flops = 0;  // as counted_flops() counts them
     double bytes = 0;  // read plus written; of communication those sent, of host copies those that cross the bus
     double busy = 0;   // seconds in which the class works
@@ -44,7 +44,7 @@ StepSplit split_step(const Record& record, const std::vector<Record::Span>& span
 
 // ------------------------------------------------------------------------------------------- implementation
 
-// The class of a piece of work follows from the beginning of its name. A collective of one rank is a copy.
+// The class of an operation follows from the beginning of its name. A collective of one rank is a copy.
 struct ClassOfNames {
   WorkClass work_class;
   std::vector<std::string> names;
@@ -87,7 +87,7 @@ inline double bytes_of(const Record::Entry& work, WorkClass work_class) {
                                                        : work.bytes());
 }
 
-// The beginning or the end of a piece of work.
+// The beginning or the end of an operation.
 struct Turn {
   double at;
   size_t work_class;
@@ -118,7 +118,7 @@ inline StepSplit split_step(const Record& record, const std::vector<Record::Span
     const Record::Entry& work = record.entries[size_t(span.entry)];
     const WorkClass work_class = class_of(work);
     StepSplit::Part& part = split.parts[size_t(work_class)];
-    ++part.pieces;
+    ++part.count;
     part.flops += counted_flops(work), part.bytes += bytes_of(work, work_class);
     part.least += replayed_seconds(work, ceilings);
     turns.push_back({span.begin, size_t(work_class), 1}), turns.push_back({span.end, size_t(work_class), -1});
@@ -143,14 +143,14 @@ inline StepSplit split_step(const Record& record, const std::vector<Record::Span
 }
 
 inline std::string StepSplit::table(double tokens) const {
-  std::string text = format("%-28s %7s %10s %8s %10s %10s %10s %8s %9s %9s\n", "", "pieces", "of step", "", "us/token",
+  std::string text = format("%-28s %7s %10s %8s %10s %10s %10s %8s %9s %9s\n", "", "count", "of step", "", "us/token",
                             "busy", "roofline", "of it", "TFLOP/s", "GB/s");
   for (size_t c = 0; c < kWorkClasses; ++c) {
     const Part& p = parts[c];
-    if (!p.pieces) continue;
+    if (!p.count) continue;
     text += format("%-28s %7d %7.2f ms %7.1f%% %10.3f %7.2f ms %7.2f ms %7.1f%%", work_class_name(WorkClass(c)),
-                   p.pieces, p.alone * 1e3, 100 * p.alone / seconds, p.alone / tokens * 1e6, p.busy * 1e3,
-                   p.least * 1e3, 100 * p.least / p.busy);
+                   p.count, p.alone * 1e3, 100 * p.alone / seconds, p.alone / tokens * 1e6, p.busy * 1e3, p.least * 1e3,
+                   100 * p.least / p.busy);
     text += p.flops > 0 ? format(" %9.3f", p.flops / p.busy * 1e-12) : format(" %9s", "");
     text += format(" %9.1f\n", p.bytes / p.busy * 1e-9);
   }

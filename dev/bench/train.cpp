@@ -1,5 +1,5 @@
 // How fast a configuration trains and how far that is from this device's limits: tokens a second, MFU, memory, and a
-// step by class of work beside what its FLOPs and bytes would take at the rates that were measured just before.
+// step by class of work, with the time that its FLOPs and bytes would take at the rates that were measured just before.
 //
 //   build/cpu/bench/train [--soak N] [--fit] [--brief] [train_llama's options]
 //   build/cuda/bench/train --model llama3.2-1b --seq-len 4096 --micro-batch 4 --global-batch 4 --fp8 tensorwise
@@ -318,7 +318,7 @@ void run(const Arguments& a, const Ranks& ranks) {
   if (is_leader) printf("products: %s\n", describe_products(tuning).c_str());
   set_weights(*trainer, model, options);
   const Measured measured = train(*trainer, device, a, settings, batches);
-  if (is_leader && options.cuda_graphs) printf("launched as a whole: %zu pieces a step\n", trainer->graph_pieces());
+  if (is_leader && options.cuda_graphs) printf("launched as a whole: %zu operations a step\n", trainer->graph_pieces());
   if (!is_leader) return;
   const bool known = device.info().bf16_flops > 0 && settings.dtype == DType::bf16;
   const double measured_peak = a.brief ? 0 : rates.ceilings.flops(RateClass::product_bf16);

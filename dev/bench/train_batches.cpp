@@ -4,7 +4,7 @@
 //   train_batches make DIR SEED                          writes such a directory: see below
 //   train_batches train DIR RECIPE STEPS OUT [gather]    RECIPE: off (bf16), a recipe, or an object of it, "gradient"
 //                                                        and "margin"; gather: the ranks share the weights out
-//                                                        (ZeRO-3), which travel as FP8
+//                                                        (ZeRO-3) and gather them in FP8
 //
 // DIR holds config.json, model.safetensors (initial weights), recipe.json (AdamW's) and batches.safetensors: input_ids,
 // labels int32 (steps, k, B, T) of k micro-batches a step, learning_rates fp32 (steps). Of n ranks each takes k/n of a

@@ -27,7 +27,8 @@ void check_type(Checker& checker, OtherSchedules& orders) {
     }
 }
 
-// sum = a + b beside them or in place of a, and its largest number, which raises what is there and never lowers it.
+// sum = a + b, in memory of its own or in place of a, and its largest number, which raises what is there and never
+// lowers it.
 template <class T>
 void check_add(Checker& checker, OtherSchedules& orders) {
   for (const size_t n : {1, 7, 8, 9, 255, 2047, 2048, 2049, 70001}) {
@@ -40,9 +41,9 @@ void check_add(Checker& checker, OtherSchedules& orders) {
       largest = std::max(largest, std::fabs(to_float(want[i])));
     }
     const auto run = [&](Stream& stream, bool in_place, float before) {
-      const Array<T> x(stream, a), y(stream, b), beside(stream, n);
+      const Array<T> x(stream, a), y(stream, b), apart(stream, n);
       const Array<float> amax(stream, std::vector<float>{before});
-      const Array<T>& sum = in_place ? x : beside;
+      const Array<T>& sum = in_place ? x : apart;
       add(stream, sum.tensor(), x.tensor(), y.tensor(), amax.data());
       return std::tuple{sum.download(), amax.download()};
     };

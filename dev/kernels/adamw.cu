@@ -54,12 +54,12 @@ struct Buffers {
         n(n) {
     require_ranges(ranges, n);
   }
-  // All of it, or in pieces of so many elements, as states are updated that do not lie on the device as a whole.
-  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true, size_t piece = 0,
+  // All elements at once, or in chunks of `chunk`, as states are updated that are not on the device as a whole.
+  void step(Stream& stream, const Array<StepState>& state, bool write_weights = true, size_t chunk = 0,
             AdamWAmax amax = {}) {
-    if (piece == 0) piece = n;
-    for (size_t at = 0; at < std::max<size_t>(n, 1); at += piece) {
-      const int64_t count = int64_t(std::min(piece, n - at));
+    if (chunk == 0) chunk = n;
+    for (size_t at = 0; at < std::max<size_t>(n, 1); at += chunk) {
+      const int64_t count = int64_t(std::min(chunk, n - at));
       adamw(stream, Tensor(master.data() + at, {count}), Tensor(m.data() + at, {count}), Tensor(v.data() + at, {count}),
             write_weights ? Tensor(weights.data() + at, {count}) : Tensor{}, Tensor(gradients.data() + at, {count}),
             state.data(), ranges.data(), int(ranges.size()), at, kConstants, amax);
@@ -67,7 +67,7 @@ struct Buffers {
   }
 };
 
-// Ranges with the given counts, `gap` elements of padding behind each; every other one decays.
+// Ranges with the given counts, `gap` elements of padding after each; every other one decays.
 std::vector<AdamWRange> ranges_of(const std::vector<size_t>& counts, size_t gap, size_t& n) {
   std::vector<AdamWRange> ranges;
   n = 0;
@@ -176,10 +176,10 @@ void check_rounded(Checker& checker, const std::string& name, const std::vector<
     const std::vector<float> gradients = random_normal<float>(generator, n);
     const std::vector<float> p = as_floats(b.master.download()), m = as_floats(b.m.download()),
                              v = as_floats(b.v.download());
-    Buffers<> wide(stream, ranges, n, p);
-    wide.m.upload(m), wide.v.upload(v), wide.gradients.upload(gradients), b.gradients.upload(gradients);
-    wide.step(stream, state), b.step(stream, state, std::is_same_v<Master, float>);
-    std::vector<float> want_p = wide.master.download(), want_m = wide.m.download(), want_v = wide.v.download();
+    Buffers<> in_fp32(stream, ranges, n, p);
+    in_fp32.m.upload(m), in_fp32.v.upload(v), in_fp32.gradients.upload(gradients), b.gradients.upload(gradients);
+    in_fp32.step(stream, state), b.step(stream, state, std::is_same_v<Master, float>);
+    std::vector<float> want_p = in_fp32.master.download(), want_m = in_fp32.m.download(), want_v = in_fp32.v.download();
     std::vector<bool> used(n, false);
     for (const AdamWRange& r : ranges)
       for (size_t i = r.begin; i < r.begin + r.count; ++i) {
@@ -199,29 +199,29 @@ void check_rounded(Checker& checker, const std::string& name, const std::vector<
                format("%d of %zu elements differ, %d between ranges were touched", wrong, n, touched));
 }
 
-// In pieces, each with a launch of its own: the same bits.
+// In chunks, each with a launch of its own: the same bits.
 template <class Master, class Moment>
-void check_pieces(Checker& checker, const char* name) {
+void check_chunks(Checker& checker, const char* name) {
   Stream& stream = checker.stream;
   size_t n = 0;
   const auto ranges = ranges_of({5, 300, 64, 7, 2048, 8, 8193, 1, 500}, 3, n);
   const Array<StepState> state(stream, {state_at(2, 1e-3, 0.9f)});
-  const auto run = [&](size_t piece) {
+  const auto run = [&](size_t chunk) {
     Generator generator(8);
     Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
     b.gradients.upload(random_normal<float>(generator, n));
-    b.step(stream, state, false, piece);
+    b.step(stream, state, false, chunk);
     std::vector<float> all = as_floats(b.master.download());
     for (const auto& part : {as_floats(b.m.download()), as_floats(b.v.download())})
       all.insert(all.end(), part.begin(), part.end());
     return all;
   };
   const std::vector<float> want = run(0);
-  for (const size_t piece : {8, 64, 264, 4096})
-    checker.same_bits(format("%s in pieces of %zu", name, piece), run(piece), want);
+  for (const size_t chunk : {8, 64, 264, 4096})
+    checker.same_bits(format("%s in chunks of %zu", name, chunk), run(chunk), want);
 }
 
-// Words are raised to the largest bf16 weight of the ranges that name them, whole or in pieces, and nothing else
+// Words are raised to the largest bf16 weight of the ranges that name them, whole or in chunks, and nothing else
 // changes.
 template <class Master, class Moment>
 void check_amax(Checker& checker, const char* name) {
@@ -233,12 +233,12 @@ void check_amax(Checker& checker, const char* name) {
     const int words[] = {0, 1, -1, 1, 2, 3, 4, -1, 0, 5, 6};  // some share one, some have none
     for (size_t i = 0; i < ranges.size(); ++i) ranges[i].amax = words[i];
     const Array<StepState> state(stream, {state_at(2, 1e-3, 0.9f)});
-    for (const size_t piece : {size_t(0), size_t(264), size_t(8192)}) {
+    for (const size_t chunk : {size_t(0), size_t(264), size_t(8192)}) {
       const auto run = [&](const Array<float>* amax) {
         Generator generator(8);
         Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
         b.gradients.upload(random_normal<float>(generator, n));
-        b.step(stream, state, separate, piece, amax ? AdamWAmax{amax->data(), amax->size()} : AdamWAmax{});
+        b.step(stream, state, separate, chunk, amax ? AdamWAmax{amax->data(), amax->size()} : AdamWAmax{});
         std::vector<float> all = as_floats(b.master.download());
         for (const auto& part : {as_floats(b.m.download()), as_floats(b.v.download())})
           all.insert(all.end(), part.begin(), part.end());
@@ -251,9 +251,9 @@ void check_amax(Checker& checker, const char* name) {
       for (const AdamWRange& r : ranges)
         for (size_t i = r.begin; r.amax >= 0 && i < r.begin + r.count; ++i)
           want[size_t(r.amax)] = std::max(want[size_t(r.amax)], std::fabs(to_float(from_float<bf16>(plain[i]))));
-      const std::string what = format("%s, ranges %zu apart, in pieces of %zu: ", name, gap, piece);
+      const std::string what = format("%s, ranges %zu apart, in chunks of %zu: ", name, gap, chunk);
       checker.same_bits(what + "largest weights", amax.download(), want);
-      checker.same_bits(what + "the state beside them", all, plain);
+      checker.same_bits(what + "the state", all, plain);
     }
   }
 }
@@ -289,7 +289,7 @@ void check_unbiased(Checker& checker) {
                  format("%d of %d", count, kDraws));
 }
 
-// A held step leaves master, moments, weights and the amaxes as they were, also in pieces.
+// A held step leaves master, moments, weights and the amaxes as they were, also in chunks.
 template <class Master, class Moment>
 void check_held(Checker& checker, const char* name) {
   Stream& stream = checker.stream;
@@ -299,7 +299,7 @@ void check_held(Checker& checker, const char* name) {
   Generator generator(17);
   StepState held = state_at(3, 1e-2, NAN);
   held.held = 1;
-  for (const size_t piece : {size_t(0), size_t(1024)}) {
+  for (const size_t chunk : {size_t(0), size_t(1024)}) {
     Buffers<Master, Moment> b(stream, ranges, n, random_normal<float>(generator, n, 0.1));
     const Array<float> amax(stream, std::vector<float>{0.25f});
     const auto all = [&] {
@@ -310,11 +310,11 @@ void check_held(Checker& checker, const char* name) {
       return all;
     };
     b.gradients.upload(random_normal<float>(generator, n));
-    b.step(stream, Array<StepState>(stream, {state_at(0, 1e-2, 1)}), true, piece, {amax.data(), 1});
+    b.step(stream, Array<StepState>(stream, {state_at(0, 1e-2, 1)}), true, chunk, {amax.data(), 1});
     const std::vector<float> before = all();
     b.gradients.upload(std::vector<float>(n, NAN));
-    b.step(stream, Array<StepState>(stream, {held}), true, piece, {amax.data(), 1});
-    checker.same_bits(format("%s, held, in pieces of %zu", name, piece), all(), before);
+    b.step(stream, Array<StepState>(stream, {held}), true, chunk, {amax.data(), 1});
+    checker.same_bits(format("%s, held, in chunks of %zu", name, chunk), all(), before);
   }
 }
 
@@ -352,8 +352,8 @@ void check(Checker& checker) {
   }
   check_case(checker, "a late first range", {{11, 3, 0.0f}, {8200, 1, 0.1f}}, 17000);
   check_places(checker);
-  check_pieces<float, float>(checker, "fp32");
-  check_pieces<bf16, bf16>(checker, "bf16");
+  check_chunks<float, float>(checker, "fp32");
+  check_chunks<bf16, bf16>(checker, "bf16");
   check_amax<float, float>(checker, "fp32");
   check_amax<float, bf16>(checker, "bf16 moments");
   check_amax<bf16, float>(checker, "bf16 master");

@@ -1,4 +1,4 @@
-// What checks and benchmarks are fed with: random numbers, and device memory with a host's view.
+// The inputs of checks and benchmarks: random numbers, and arrays in device memory that the host can read and write.
 #pragma once
 
 #include <algorithm>

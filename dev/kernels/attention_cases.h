@@ -230,7 +230,7 @@ class ReferenceAttention {
     return true;
   }
 
-  // What one query adds to the gradients.
+  // Adds the contribution of one query to the gradients.
   void backward(int b, int h, int t) {
     const double* q = &in_.q[place_.q.dense(b, t, h, 0)];
     const double* dout = &in_.dout[place_.out.dense(b, t, h, 0)];

@@ -1,4 +1,4 @@
-// What is checked of attention on tensor cores, whichever kernel it is: lengths around the edges of tiles, offsets,
+// The checks of attention on tensor cores, for each of its kernels: lengths around the edges of tiles, offsets,
 // documents, groups, layouts, and a comparison with the plain kernel.
 //
 // LLMC_SIZES=every: at 24 lengths instead of 5; LLMC_SIZES=few: at 2 (dev/kernels/sizes.h).
@@ -37,7 +37,8 @@ inline std::vector<int> lengths(const std::string& which) {
   return {1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 511, 777, 1023, 1024, 1025, 1030};
 }
 
-// Of each length: alone, with more keys or queries than that, with offsets, with documents; the groups in turn.
+// Returns the cases of a length: alone, with more keys or queries than that, with offsets, with documents; the groups
+// in turn.
 inline std::vector<Case> cases_of(int T, int number) {
   const Documents none = Documents::none, packed = Documents::packed, arbitrary = Documents::arbitrary;
   struct Heads {

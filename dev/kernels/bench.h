@@ -1,5 +1,4 @@
-// Times kernels, beside the two rates that limit them on this device, measured in the same run: a large copy and a
-// large product.
+// Times kernels, and in the same run the two rates that limit them on this device: a large copy and a large product.
 #pragma once
 
 #include <algorithm>

@@ -70,8 +70,8 @@ class RoundTimes {
   // Prints the two times of the round whose ratio is the median, and the ratios of all rounds but the lowest and the
   // highest tenth. The difference is clear if these are below 1, or above 1, in the two digits that are printed.
   void print(const std::string& name) const {
-    const size_t rounds = by_ratio_.size(), middle = by_ratio_[rounds / 2], left_out = rounds / 10;
-    printf("%-56s %10.1f us %10.1f us %11.2f", name.c_str(), before_[middle], now_[middle], ratio(middle));
+    const size_t rounds = by_ratio_.size(), median = by_ratio_[rounds / 2], left_out = rounds / 10;
+    printf("%-56s %10.1f us %10.1f us %11.2f", name.c_str(), before_[median], now_[median], ratio(median));
     if (rounds > 1) {
       const double least = ratio(by_ratio_[left_out]), most = ratio(by_ratio_[rounds - 1 - left_out]);
       const bool clear = std::lround(100 * most) < 100 || std::lround(100 * least) > 100;

@@ -25,7 +25,7 @@ class Checker {
   Stream stream;
 
   // Every |got - want| <= relative * |want| + absolute; `shape` names the coordinates of the worst one in the line that
-  // is printed. The tolerance's reason stands beside each call.
+  // is printed. Each call has a comment with the tolerance's reason.
   template <class T>
   void close(const std::string& name, const std::vector<T>& got, const std::vector<double>& want,
              const std::vector<int>& shape, double relative, double absolute) {

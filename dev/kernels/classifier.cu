@@ -170,7 +170,7 @@ void check_impossible_parts(Checker& checker) {
   });
 }
 
-// Where a row is one huge logit, all others are far below what fp32's exp reaches, and where none is.
+// Rows with one huge logit, so that exp of all others is 0 in fp32, and rows without one.
 // `V`: a multiple of 4; few columns, which a warp reads, or more than a block reads at once.
 void check_extremes(Checker& checker, int V) {
   Stream& stream = checker.stream;
@@ -262,9 +262,9 @@ void check(Checker& checker) {
     check_case<bf16>(checker, c);
   }
   // Long rows with more threads, as on a GPU.
-  CpuBackend wide = CpuBackend::from_environment();
-  wide.wide_rows = true;
-  Device wide_device(0, wide);
+  CpuBackend backend = CpuBackend::from_environment();
+  backend.wide_rows = true;
+  Device wide_device(0, backend);
   Checker wide_checker(wide_device);
   for (const Case& c :
        std::vector<Case>{{3, 4096, 4096, 1}, {2, 5003, 5008, 1}, {2, 40000, 40001, 1}, {2, 128256, 128256, 1}}) {

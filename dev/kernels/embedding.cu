@@ -118,7 +118,7 @@ void check_rows(Checker& checker, int N, int C, int V, int ranks) {
                format("%d values are wrong, %d rows were found", bad, known));
 }
 
-// Tokens outside of the table, once and in long runs: NaN rows, and no gradient. The table given is the middle of one
+// Tokens outside of the table, once and in long runs: NaN rows, and no gradient. The table given is a part of one
 // that goes on by `more` rows in both directions, so that an access outside of it would find numbers.
 template <class T>
 void check_unknown_tokens(Checker& checker) {

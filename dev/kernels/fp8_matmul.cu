@@ -22,7 +22,7 @@ struct Pair {
   const char* name;
   Kind a, b;
 };
-// What is multiplied with what.
+// The kinds of operands that are multiplied.
 const Pair kPairs[] = {
     {"tensor x tensor", {e4, Scaling::tensor}, {e4, Scaling::tensor}},
     {"e5m2 tensor x tensor", {e5, Scaling::tensor}, {e4, Scaling::tensor}},
@@ -51,7 +51,7 @@ struct Operand {
     tensor.scale_inv = reinterpret_cast<float*>(scale_inv.data());
   }
   float* amax() const { return reinterpret_cast<float*>(maxima.data()); }
-  // Of x[tensor.rows, tensor.columns], or of its transpose.
+  // Quantizes x[tensor.rows, tensor.columns], or its transpose.
   void quantize_from(Stream& stream, const bf16* x, bool transposed) {
     Quantization q;
     (transposed ? q.columnwise : q.rowwise) = tensor;
@@ -77,7 +77,7 @@ struct Operand {
   }
 };
 
-// 256-byte aligned memory for a result, with poison behind it.
+// 256-byte aligned memory for a result, with poison after it.
 template <class T>
 struct Result {
   static constexpr size_t kBehind = 64;
@@ -97,9 +97,9 @@ struct Result {
     std::vector<T> all(count + kBehind);
     copy(stream, all.data(), data(), all.size());
     stream.synchronize();
-    const auto* behind = reinterpret_cast<const unsigned char*>(all.data() + count);
+    const auto* after = reinterpret_cast<const unsigned char*>(all.data() + count);
     for (size_t i = 0; i < kBehind * sizeof(T); ++i)
-      REQUIRE(behind[i] == 0xff, "written behind a result of %zu elements", count);
+      REQUIRE(after[i] == 0xff, "written after a result of %zu elements", count);
     all.resize(count);
     return all;
   }
@@ -161,7 +161,7 @@ std::vector<T> multiply(Stream& stream, Matmul& matmul, const Operand& a, const 
                         const std::vector<T>& before, bool accumulate, bool fast) {
   const Result<T> out(stream, before);
   const size_t scratch = fp8_matmul_scratch(a.tensor, b.tensor, sizeof(T));
-  // Exactly as much as is said, with the result's poison behind it.
+  // Exactly as much as is said, with the result's poison after it.
   const Result<std::byte> padded(stream, std::vector<std::byte>(scratch, std::byte{0xff}));
   fp8_matmul(stream, matmul, "product", Tensor(out.data(), {a.tensor.rows, b.tensor.rows}), a.tensor, b.tensor,
              accumulate, fast, scratch ? padded.data() : nullptr);
@@ -394,7 +394,7 @@ void check(Checker& checker) {
     check_sizes(checker, matmul, N, OC, IC);
   check_scratch(checker);
   // Wider than what is in the padded buffer at once, and the last part padded.
-  for (const int M : {3, 256}) check_product(checker, matmul, "wide", kPairs[5], M, 4500, 150, false, false);
+  for (const int M : {3, 256}) check_product(checker, matmul, "many columns", kPairs[5], M, 4500, 150, false, false);
   check_product(checker, matmul, "long sums", kPairs[0], 24, 40, 4100, false, false);
   check_any_bytes(checker, matmul);
   check_orders(checker);

@@ -33,12 +33,12 @@ struct Layout {
   __device__ int line_elements() const { return int(line_bytes(swizzle)) / 2; }
   __device__ int row_elements() const { return major == Major::k ? kDepth : count; }
   __device__ uint32_t panel_bytes() const { return uint32_t(lines()) * line_bytes(swizzle); }
-  // Of the 8 elements from `element` on of a line; the operand begins at a multiple of 1024 bytes.
+  // Returns the byte of the 8 elements from `element` on of a line; the operand begins at a multiple of 1024 bytes.
   __device__ uint32_t byte_of(int line, int element) const {
     const uint32_t panel = uint32_t(element / line_elements()), within = uint32_t(element % line_elements());
     return swizzled_byte(panel * panel_bytes() + uint32_t(line) * line_bytes(swizzle) + within * 2, swizzle);
   }
-  // Of the 16 k from k0 on.
+  // Returns the descriptor of the 16 k from k0 on.
   __device__ uint64_t descriptor(uint32_t begin, int k0) const {
     const uint32_t line = line_bytes(swizzle), k_bytes = uint32_t(k0) * 2;
     const bool plain = swizzle == Swizzle::none;

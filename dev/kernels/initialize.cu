@@ -1,6 +1,6 @@
-// First values against Box & Muller in float64, pieces against the whole, and the moments of a normal distribution.
+// First values against Box & Muller in float64, slices against the whole, and the moments of a normal distribution.
 //
-// Covers: promise 7: initialize: normal numbers of any piece of a tensor, the same bits on every machine; casts
+// Covers: promise 7: initialize: normal numbers of any slice of a tensor, the same bits on every machine; casts
 #include "llmc/kernels/initialize.h"
 
 #include "dev/kernels/check.h"
@@ -35,7 +35,7 @@ void check_values(Checker& checker) {
     }
 }
 
-void check_pieces(Checker& checker) {
+void check_slices(Checker& checker) {
   Stream& stream = checker.stream;
   const size_t n = 20000;
   const std::vector<float> whole = normals(stream, n, 7, 0, 1);
@@ -48,7 +48,7 @@ void check_pieces(Checker& checker) {
     }
 }
 
-// Columns of a matrix, from the middle of a row on, as a rank holds them.
+// Columns of a matrix, that begin within a row, as a rank holds them.
 void check_columns(Checker& checker) {
   Stream& stream = checker.stream;
   const size_t rows = 33, columns = 29;
@@ -132,7 +132,7 @@ void check_cast(Checker& checker) {
 
 void check(Checker& checker) {
   check_values(checker);
-  check_pieces(checker);
+  check_slices(checker);
   check_columns(checker);
   check_pinned(checker);
   check_moments(checker);

@@ -121,7 +121,7 @@ void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   checker.close("wgrad += " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N + 1));
 }
 
-// What timing finds for the one product that `run` computes.
+// Returns what timing finds for the one product that `run` computes.
 TunedProduct timed(Stream& stream, Matmul& matmul, std::string& shape, const std::function<void()>& run) {
   matmul.begin_timing([&] { stream.synchronize(); });
   run();

@@ -184,14 +184,14 @@ void check_max(Checker& checker) {
 }
 
 // Eight numbers at once: through bf16 and back, and copied as fp32.
-__global__ void vectors_kernel(bf16* narrow, float* wide, float* copied, const float* in) {
+__global__ void vectors_kernel(bf16* narrow, float* from_bf16, float* copied, const float* in) {
   const size_t first = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
   float x[8];
   load_vector(x, in + first);
   store_vector(copied + first, x);
   store_vector(narrow + first, x);
   load_vector(x, narrow + first);
-  store_vector(wide + first, x);
+  store_vector(from_bf16 + first, x);
 }
 
 void check_vectors(Checker& checker) {
@@ -200,12 +200,12 @@ void check_vectors(Checker& checker) {
   const size_t n = values.size();
   const Array<float> in(checker.stream, values);
   Array<bf16> narrow(checker.stream, n);
-  Array<float> wide(checker.stream, n), copied(checker.stream, n);
+  Array<float> from_bf16(checker.stream, n), copied(checker.stream, n);
   launch<vectors_kernel>(
       {checker.stream,
        "vectors",
-       {updates(narrow.data(), n), writes(wide.data(), n), writes(copied.data(), n), reads(in.data(), n)}},
-      unsigned(n / 256), 32, 0, narrow.data(), wide.data(), copied.data(), in.data());
+       {updates(narrow.data(), n), writes(from_bf16.data(), n), writes(copied.data(), n), reads(in.data(), n)}},
+      unsigned(n / 256), 32, 0, narrow.data(), from_bf16.data(), copied.data(), in.data());
   std::vector<bf16> rounded;
   std::vector<float> widened;
   for (float value : values) {
@@ -214,7 +214,7 @@ void check_vectors(Checker& checker) {
   }
   checker.same_bits("vectors of fp32 copied", copied.download(), values);
   checker.same_bits("vectors of fp32 to bf16", narrow.download(), rounded);
-  checker.same_bits("vectors of bf16 to fp32", wide.download(), widened);
+  checker.same_bits("vectors of bf16 to fp32", from_bf16.download(), widened);
 }
 
 }  // namespace

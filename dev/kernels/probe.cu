@@ -315,14 +315,14 @@ struct TwoStages {
   float values[2][128 * 4];
 };
 
-// out = 2 in, through two buffers: while one is read, the next piece of 512 floats arrives in the other.
-__global__ void double_buffer_kernel(float* out, const float* in, int pieces) {
+// out = 2 in, through two buffers: while one is read, the next chunk of 512 floats arrives in the other.
+__global__ void double_buffer_kernel(float* out, const float* in, int chunks) {
   TwoStages& stages = shared_memory<TwoStages>();
   const int mine = int(threadIdx.x) * 4, theirs = (127 - int(threadIdx.x)) * 4;
   cp_async16(&stages.values[0][mine], in + mine);
   cp_async_commit_group();
-  for (int p = 0; p < pieces; ++p) {
-    if (p + 1 < pieces) cp_async16(&stages.values[(p + 1) % 2][mine], in + size_t(p + 1) * 512 + mine);
+  for (int p = 0; p < chunks; ++p) {
+    if (p + 1 < chunks) cp_async16(&stages.values[(p + 1) % 2][mine], in + size_t(p + 1) * 512 + mine);
     cp_async_commit_group();
     cp_async_wait_group<1>();
     __syncthreads();
@@ -333,35 +333,35 @@ __global__ void double_buffer_kernel(float* out, const float* in, int pieces) {
 
 void check_async_copies(Checker& checker) {
   Generator generator(20);
-  for (const int pieces : {1, 2, 3, 9}) {
-    const size_t n = size_t(pieces) * 512;
+  for (const int chunks : {1, 2, 3, 9}) {
+    const size_t n = size_t(chunks) * 512;
     const std::vector<float> values = random_normal<float>(generator, n);
     std::vector<float> want(values);
     for (float& x : want) x *= 2;
     const Array<float> in(checker.stream, values);
     Array<float> out(checker.stream, n);
     launch<double_buffer_kernel>({checker.stream, "double_buffer", {writes(out.data(), n), reads(in.data(), n)}}, 1,
-                                 128, sizeof(TwoStages), out.data(), in.data(), pieces);
-    checker.same_bits(format("cp_async through two buffers, %d pieces", pieces), out.download(), want);
+                                 128, sizeof(TwoStages), out.data(), in.data(), chunks);
+    checker.same_bits(format("cp_async through two buffers, %d chunks", chunks), out.download(), want);
   }
 }
 
-// Pieces of 16 and of 4 bytes, of which every third one is not there.
-struct Pieces {
+// Copies of 16 and of 4 bytes. Every third one has no source.
+struct Copied {
   float sixteen[128][4], four[128];
 };
 __global__ void copies_or_zeros_kernel(float* out, const float* in) {
-  Pieces& pieces = shared_memory<Pieces>();
+  Copied& copied = shared_memory<Copied>();
   const int i = int(threadIdx.x);
   const bool there = i % 3 != 1;
-  cp_async16(pieces.sixteen[i], there ? in + i * 4 : nullptr, there);
-  cp_async4(&pieces.four[i], there ? in + 511 - i : nullptr, there);
+  cp_async16(copied.sixteen[i], there ? in + i * 4 : nullptr, there);
+  cp_async4(&copied.four[i], there ? in + 511 - i : nullptr, there);
   cp_async_commit_group();
   cp_async_wait_group<0>();
   __syncthreads();
   const int other = 127 - i;
-  for (int j = 0; j < 4; ++j) out[other * 5 + j] = pieces.sixteen[other][j];
-  out[other * 5 + 4] = pieces.four[other];
+  for (int j = 0; j < 4; ++j) out[other * 5 + j] = copied.sixteen[other][j];
+  out[other * 5 + 4] = copied.four[other];
 }
 
 void check_copies_or_zeros(Checker& checker) {
@@ -376,7 +376,7 @@ void check_copies_or_zeros(Checker& checker) {
   Array<float> out(checker.stream, want.size());
   launch<copies_or_zeros_kernel>(
       {checker.stream, "copies_or_zeros", {writes(out.data(), out.size()), reads(in.data(), in.size())}}, 1, 128,
-      sizeof(Pieces), out.data(), in.data());
+      sizeof(Copied), out.data(), in.data());
   checker.same_bits("cp_async of 16 and 4 bytes, or zeros", out.download(), want);
 }
 

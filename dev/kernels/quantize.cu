@@ -79,7 +79,7 @@ void check_hostile_numbers(Checker& checker) {
     check(format("numbers up to %g", double(amax)), at_most(amax));
   for (const float amax : {1e-12f, 9e-13f, 1.1e-12f, 1e-20f, 1e-37f, 9.2e-41f, 3e38f, 3.3895e38f})
     check(format("numbers up to %g", double(amax)), at_most(amax));
-  // Halfway between two numbers of the format, and beside it: scales of powers of two are exact.
+  // Halfway between two numbers of the format, and next to it: scales of powers of two are exact.
   check("midpoints",
         numbers([&](size_t i) { return i % 7 == 3 ? 1.0f : float(generator.integer(-255, 255)) / 256.0f; }));
 }
@@ -144,7 +144,7 @@ void check_count_not_finite(Checker& checker) {
   checker.that("reports are counted", wrong == 0, format("%d of 72 wrong", wrong));
 }
 
-// What is there already is raised, never lowered; both passes.
+// Both passes raise the number that is there already, and never lower it.
 void check_raises(Checker& checker) {
   Stream& stream = checker.stream;
   const std::vector<bf16> values(16 * 16, from_float<bf16>(-2.5f));
@@ -183,7 +183,7 @@ struct Shape {
   }
 };
 
-// What a source reads, on a device, and what the kernel wrote there that is not fused.
+// The tensors that a source reads, on a device, and the x that the kernel which is not fused wrote there.
 struct OnDevice {
   Array<bf16> a, b, written;
   Array<float> numbers, amax;
@@ -303,9 +303,9 @@ void check_unknown_position(Checker& checker) {
 
 // Rows that a whole block shares in the norm, as on a GPU.
 void check_wide_norm(Checker& checker) {
-  CpuBackend wide = CpuBackend::from_environment();
-  wide.wide_rows = true;
-  Device device(0, wide);
+  CpuBackend backend = CpuBackend::from_environment();
+  backend.wide_rows = true;
+  Device device(0, backend);
   Checker inner(device);
   for (const auto& [rows, columns] : std::vector<std::pair<int, int>>{{3, 1024}, {17, 2056}, {2, 4104}})
     if (!few_sizes() || columns == 1024) check_source(inner, {Kind::rmsnorm, rows, columns});
@@ -383,7 +383,7 @@ void check_refusals(Checker& checker) {
   refuse("not transposed", "an operand of 32 x 16", with(blocks, true), matrix(32, 16));
   Quantization q = with(blocks);
   q.rowwise.scale_inv = nullptr;
-  refuse("no factors", "an operand at", q, good);
+  refuse("no scale_inv", "an operand at", q, good);
   q = with(blocks);
   q.rowwise.data += 8;
   refuse("unaligned bytes", "an operand at", q, good);

@@ -1,4 +1,4 @@
-// What quantization is asked for, its plain reference on the host, and what runs and compares both.
+// The cases of quantization, a plain reference on the host, and functions that run and compare both.
 #pragma once
 
 #include <map>
@@ -57,7 +57,7 @@ struct Case {
   }
 };
 
-// What the recipes ask for.
+// Returns the cases that the recipes ask for.
 inline std::vector<Case> recipes() {
   std::vector<Case> cases;
   for (const Fp8Format format : {e4, e5})
@@ -328,8 +328,8 @@ class Tally {
  private:
   template <size_t... I>
   static void compare(const Outputs& got, const Outputs& want, std::string& wrong, std::index_sequence<I...>) {
-    static const char* names[] = {"bytes by rows",      "factors by rows", "bytes by columns",
-                                  "factors by columns", "maxima",          "statistics"};
+    static const char* names[] = {"rowwise bytes", "rowwise scale_inv", "columnwise bytes", "columnwise scale_inv",
+                                  "maxima",        "statistics"};
     (part(names[I], std::get<I>(got), std::get<I>(want), wrong), ...);
   }
   template <class T>

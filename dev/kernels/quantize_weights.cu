@@ -1,4 +1,4 @@
-// Checks and times llmc/kernels/quantize_weights: many matrices at once, whole or in slices, beside those that
+// Checks and times llmc/kernels/quantize_weights: many matrices at once, whole or in slices, against those that
 // quantize() makes of each alone, which dev/kernels/quantize.cu checks.
 // Covers: promise 7: FP8 weights that are quantized many at once, whole or in slices, have the bytes, scale_inv,
 // largest numbers and counts of each alone
@@ -29,7 +29,7 @@ struct Cut {
   std::vector<size_t> cuts;  // where slices end
   bool lacks = false;        // the given scale is 0, and so it follows from the largest number
   std::string name() const {
-    return format("%d x %d in %zu stretches%s%s", rows, columns, cuts.size(), power_of_two ? ", powers of two" : "",
+    return format("%d x %d in %zu slices%s%s", rows, columns, cuts.size(), power_of_two ? ", powers of two" : "",
                   lacks   ? ", a given scale that is none"
                   : given ? ", a given scale"
                           : "");
@@ -89,7 +89,7 @@ Table<Entry> table_of(Stream& stream, std::vector<Entry> entries) {
 }
 
 // In launches of `together` slices.
-Whole in_stretches(Stream& stream, const Cut& c, const std::vector<bf16>& values, int together = 1000) {
+Whole in_slices(Stream& stream, const Cut& c, const std::vector<bf16>& values, int together = 1000) {
   const Array<bf16> x(stream, values);
   Memory m(stream, c);
   const Array<uint8_t> q(stream, values.size());
@@ -134,12 +134,12 @@ void check_case(Checker& checker, OtherSchedules& orders, const Cut& c, const st
   Cut reference = c;
   reference.given = c.given && !c.lacks;
   Whole whole = at_once(checker.stream, reference, values);
-  const Whole cut = in_stretches(checker.stream, c, values);
+  const Whole cut = in_slices(checker.stream, c, values);
   if (c.lacks) whole.words[4] = 0;  // the scale that was given
   checker.that(name + ": bytes by rows", cut.rowwise == whole.rowwise, format("%zu bytes", whole.rowwise.size()));
   checker.that(name + ": bytes by columns", cut.columnwise == whole.columnwise,
                format("%zu bytes", whole.columnwise.size()));
-  checker.same_bits(name + ": factors, largest numbers", cut.words, whole.words);
+  checker.same_bits(name + ": scale_inv, largest numbers", cut.words, whole.words);
   checker.that(name + ": what is not finite", cut.not_finite == whole.not_finite, format("%u", whole.not_finite[0]));
   // The whole is counted in both orientations.
   bool counts = true;
@@ -149,7 +149,7 @@ void check_case(Checker& checker, OtherSchedules& orders, const Cut& c, const st
   if (values.size() > 20000) return;
   const Outputs outputs = outputs_of(cut);
   orders.each([&](const std::string& order, Stream& stream) {
-    checker.that(name + ", " + order, outputs_of(in_stretches(stream, c, values, 2)) == outputs, "the same bits");
+    checker.that(name + ", " + order, outputs_of(in_slices(stream, c, values, 2)) == outputs, "the same bits");
   });
 }
 
@@ -159,7 +159,7 @@ struct Shape {
   int rows, columns;
 };
 
-// Several matrices beside each of them alone: all that is written, in the order of the matrices.
+// Several matrices against each of them alone: all that is written, in the order of the matrices.
 struct Several {
   std::vector<std::vector<uint8_t>> bytes;
   std::vector<float> numbers;  // scale_inv, amaxes where they were asked for, amax_step
@@ -340,8 +340,8 @@ void check_rows(Checker& checker) {
   const auto refused = [&](const char* what, const char* expected, const Tensor& out) {
     checker.refused(what, expected, [&] { scatter_rows(stream, out, table.all()); });
   };
-  refused("a stretch beyond its row", "300 numbers from 0 in a row of 299", out.tensor({3, 299}));
-  refused("fewer rows than stretches", "out is (2, 300) of fp32", out.tensor({2, width}));
+  refused("numbers beyond their row", "300 numbers from 0 in a row of 299", out.tensor({3, 299}));
+  refused("fewer rows than ranges", "out is (2, 300) of fp32", out.tensor({2, width}));
 }
 
 }  // namespace
@@ -372,7 +372,7 @@ void check(Checker& checker) {
         check_case(checker, orders, {rows, columns, false, false, cuts}, hostile, format(" of %g", double(odd)));
       else
         checker.that(format("%d x %d with %g is reported", rows, columns, double(odd)),
-                     in_stretches(checker.stream, {rows, columns, false, false, cuts}, hostile).not_finite[0] == 7, "");
+                     in_slices(checker.stream, {rows, columns, false, false, cuts}, hostile).not_finite[0] == 7, "");
     }
   }
   check_several(checker, orders);
@@ -387,7 +387,7 @@ void check(Checker& checker) {
       quantize(checker.stream, table.all(), {});
     });
   };
-  refused("no numbers", "a stretch of 0 weights", {x.data(), q.data(), 0, numbers.data(), 0, 1});
+  refused("no numbers", "a slice of 0 weights", {x.data(), q.data(), 0, numbers.data(), 0, 1});
   refused("not aligned", "aligned to 16", {x.data() + 1, q.data(), 8, numbers.data(), 0, 1});
   refused("no scale", "neither a scale", {x.data(), q.data(), 8, nullptr, 0, 1});
   QuantizedTensor tensor;
@@ -446,7 +446,7 @@ void bench(Bencher& bencher) {
     const auto whole = table_of(stream, quantized), bytes = table_of(stream, arranged);
     const std::string what = format(", %zu weights of a block", n);
     bencher.time("weight_amax" + what, 2.0 * double(n), 0, [&] { weight_amax(stream, cut.all()); });
-    bencher.time("quantize, stretches" + what, 3.0 * double(n), 0, [&] { quantize(stream, cut.all(), {}); });
+    bencher.time("quantize, slices" + what, 3.0 * double(n), 0, [&] { quantize(stream, cut.all(), {}); });
     bencher.time("transpose_gathered_weights" + what, 2.0 * double(n), 0,
                  [&] { transpose_gathered_weights(stream, bytes.all(), {}); });
     bencher.time("quantize_amax" + what, 2.0 * double(n), 0, [&] { quantize_amax(stream, whole.all()); });

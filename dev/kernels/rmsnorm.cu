@@ -59,15 +59,15 @@ void check_without_y(Checker& checker, const Inputs<T>& in, const Outputs<T>& ou
   for (const T& v : y) largest = std::max(largest, std::fabs(to_float(v)));
   const Array<T> a(stream, in.a), b(stream, in.b), w(stream, in.w);
   const auto run = [&](bool with_amax, bool with_y, float before, bool add) {
-    Array<T> beside(stream, sum.size()), out(stream, y.size());
+    Array<T> apart(stream, sum.size()), out(stream, y.size());
     Array<float> r(stream, rstd.size()), amax(stream, std::vector{before});
-    if (!add) beside.upload(sum);
-    const Tensor to = with_y ? out.tensor({N, C}) : Tensor(), x = beside.tensor({N, C});
+    if (!add) apart.upload(sum);
+    const Tensor to = with_y ? out.tensor({N, C}) : Tensor(), x = apart.tensor({N, C});
     float* most = with_amax ? amax.data() : nullptr;
     if (add) add_rmsnorm_forward(stream, x, to, r.tensor(), a.tensor({N, C}), b.tensor({N, C}), w.tensor(), kEps, most);
     else rmsnorm_forward(stream, to, r.tensor(), x, w.tensor(), kEps, most);
     const std::vector<T> written = out.download();
-    bool same = !memcmp(beside.download().data(), sum.data(), sum.size() * sizeof(T)) &&
+    bool same = !memcmp(apart.download().data(), sum.data(), sum.size() * sizeof(T)) &&
                 !memcmp(r.download().data(), rstd.data(), rstd.size() * sizeof(float)) &&
                 amax.download()[0] == (with_amax ? std::max(before, largest) : before);
     if (with_y) return same && !memcmp(written.data(), y.data(), y.size() * sizeof(T));
@@ -206,7 +206,7 @@ void check_refusals(Checker& checker) {
   Array<float> xs(stream, 64), ys(stream, 64), ws(stream, 16), rstds(stream, 4), sums(stream, 64), dws(stream, 16);
   Array<bf16> narrow(stream, 64);
   const Tensor x = xs.tensor({4, 16}), y = ys.tensor({4, 16}), w = ws.tensor(), rstd = rstds.tensor();
-  const Tensor beside = sums.tensor({4, 16}), dw = dws.tensor(), scratch = sums.tensor({16}), row = rstd.first({1});
+  const Tensor apart = sums.tensor({4, 16}), dw = dws.tensor(), scratch = sums.tensor({16}), row = rstd.first({1});
   const auto forward = [&](const Tensor& out, const Tensor& in, float eps = kEps) {
     return [=, &stream] { rmsnorm_forward(stream, out, in.rows() == 4 ? rstd : row, in, w, eps); };
   };
@@ -224,11 +224,11 @@ void check_refusals(Checker& checker) {
                   forward(narrow.tensor({4, 16}), x));
   checker.refused("a norm in place", "y overlaps x", forward(x, x));
   checker.refused("unaligned rows", "align", forward(y.rows(0, 1), Tensor(xs.data() + 1, {1, 16})));
-  checker.refused("no sum", "sum is absent", add({}, beside, x, y));
-  checker.refused("no second addend", "b is absent", add(x, beside, x, {}));
-  checker.refused("a sum over b", "sum overlaps b", add(x, beside, y, x));
+  checker.refused("no sum", "sum is absent", add({}, apart, x, y));
+  checker.refused("no second addend", "b is absent", add(x, apart, x, {}));
+  checker.refused("a sum over b", "sum overlaps b", add(x, apart, y, x));
   checker.refused("a sum that overlaps a in part", "sum overlaps a",
-                  add(Tensor(xs.data() + 4, {1, 16}), beside.rows(0, 1), x.rows(0, 1), y.rows(0, 1)));
+                  add(Tensor(xs.data() + 4, {1, 16}), apart.rows(0, 1), x.rows(0, 1), y.rows(0, 1)));
   checker.refused("y over b", "y overlaps b", add(x, y, x, y));
   checker.refused("dx in place of dy", "dx overlaps dy", backward(y, scratch, y));
   checker.refused("dx in place of x", "dx overlaps x", backward(x, scratch, y));
@@ -275,11 +275,11 @@ void check(Checker& checker) {
     check_shape<bf16>(checker, orders, N, C);
   }
   // Rows that a block shares, as on a GPU.
-  CpuBackend wide = CpuBackend::from_environment();
-  wide.wide_rows = true;
-  Device wide_device(0, wide);
+  CpuBackend backend = CpuBackend::from_environment();
+  backend.wide_rows = true;
+  Device wide_device(0, backend);
   Checker wide_checker(wide_device);
-  OtherSchedules wide_orders(wide);
+  OtherSchedules wide_orders(backend);
   const std::vector<std::pair<int, int>> shared = {{9, 7},     {33, 40},  {3, 1000},  {2, 1025}, {1, 1024},
                                                    {17, 1032}, {3, 2048}, {33, 2056}, {5, 4096}, {2, 4104},
                                                    {18, 5120}, {2, 8192}, {3, 8200}};

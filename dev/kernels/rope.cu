@@ -210,7 +210,7 @@ void check_shape(Checker& checker, OtherSchedules& orders, const Shape& s, const
   checker.that(name + " v is left alone", v_changed == 0, format("%zu elements of v changed", v_changed));
 }
 
-// A position outside of the table: NaN in q and k of its row, nothing else. The table given is the middle third of one
+// A position outside of the table: NaN in q and k of its row, nothing else. The table given is the second third of one
 // that goes on in both directions, so that a read outside of it would find numbers.
 template <class T>
 void check_unknown_positions(Checker& checker) {
@@ -219,10 +219,10 @@ void check_unknown_positions(Checker& checker) {
   Generator generator(1);
   Array<float> table(checker.stream, rope_table(kLlama2, s.HD, 12));
   Array<int> there(checker.stream, positions);
-  const Tensor middle = table.tensor({12, s.HD}).rows(4, s.table_positions).first({s.table_positions, s.HD / 2, 2});
+  const Tensor third = table.tensor({12, s.HD}).rows(4, s.table_positions).first({s.table_positions, s.HD / 2, 2});
   for (const auto rotate : {rope_forward, rope_backward}) {
     Array<T> qkv(checker.stream, random_normal<T>(generator, size_t(s.N) * s.width()));
-    rotate(checker.stream, s.of(qkv), {middle, there.tensor({s.N}), s.NH + s.NKV});
+    rotate(checker.stream, s.of(qkv), {third, there.tensor({s.N}), s.NH + s.NKV});
     const std::vector<T> rotated = qkv.download();
     int wrong = 0;
     for (int n = 0; n < s.N; ++n)

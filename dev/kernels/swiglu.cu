@@ -15,9 +15,9 @@ using Outputs = std::tuple<std::vector<T>, std::vector<T>>;  // out, dgate_up
 template <class T>
 Outputs<T> run(Stream& stream, const std::vector<T>& gate_up, const std::vector<T>& dout, int N, int FF,
                bool in_place = false) {
-  Array<T> in(stream, gate_up), d(stream, dout), out(stream, dout.size()), beside(stream, gate_up.size());
+  Array<T> in(stream, gate_up), d(stream, dout), out(stream, dout.size()), apart(stream, gate_up.size());
   swiglu_forward(stream, out.tensor({N, FF}), in.tensor({N, 2 * FF}));
-  Array<T>& din = in_place ? in : beside;
+  Array<T>& din = in_place ? in : apart;
   swiglu_backward(stream, din.tensor({N, 2 * FF}), d.tensor({N, FF}), in.tensor({N, 2 * FF}));
   return {out.download(), din.download()};
 }

@@ -1,4 +1,4 @@
-"""PyTorch's loss on masked, packed shards, beside that of a training's first step, which saw all their windows.
+"""Compares PyTorch's loss on masked, packed shards with that of a training's first step, which saw all their windows.
 
     python dev/reference/compare_conversations.py DIR SHARDS T TRAIN.jsonl
 

@@ -1,4 +1,4 @@
-"""A program's quantization to FP8 beside the emulation's, to the bit: matrices that are hard on scales and roundings, in all
+"""Compares a program's quantization to FP8 with the emulation's, to the bit: matrices that are hard on scales and roundings, in all
 ways that products want.
 
     python dev/reference/compare_quantize.py PROGRAM

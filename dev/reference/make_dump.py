@@ -48,10 +48,10 @@ class Shape:
     grad_clip: float = 1.0
     older_config: bool = False  # config.json with the names that transformers 4 wrote
     documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
-    turns: int = 0  # only every other stretch of some such length is learnt, as the answers of a conversation; 0: all is
+    turns: int = 0  # only every other run of about so many tokens is learnt, as the answers of a conversation; 0: all is
     fp8: str = "off"  # Quantization.parse
     family: str = "llama"  # Hugging Face's model_type
-    keys: dict[str, object] = field(default_factory=dict)  # of config.json, beside those that all shapes have
+    keys: dict[str, object] = field(default_factory=dict)  # of config.json, in addition to those that all shapes have
     omitted: tuple[str, ...] = ()  # keys that Hugging Face writes, but older files of a family do not have
 
 
@@ -468,7 +468,7 @@ def measure(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: 
 
 
 def with_seeds(errors: Errors, others: list[Errors]) -> dict[str, dict[str, float | list[float]]]:
-    """pytorch_error.json: the errors, and beside them those of models with other weights, of three digits."""
+    """pytorch_error.json: the errors, and those of models with other weights, of three digits."""
     seeds = {f"{key}_seeds": {name: [float(f"{e[key][name]:.3g}") for e in (errors, *others)] for name in errors[key]}
              for key in errors if key != "fp32"}  # whose limit is wide enough without
     return errors | seeds

@@ -1,5 +1,5 @@
-"""Proves the emulation of FP8 training: its quantization beside torchao's and plain arithmetic, to the bit; its model
-beside Hugging Face's; the dumps' operands; and that check_operands.py sees what it is for.
+"""Proves the emulation of FP8 training: its quantization against torchao's and plain arithmetic, to the bit; its model
+against Hugging Face's; the dumps' operands; and that check_operands.py sees what it is for.
 
     python dev/reference/test_fp8.py
 """

@@ -250,7 +250,7 @@ SOFTGPU_INLINE T atomic_min(u8* p, T x) {
   return atomic_replace_if(p, x, [](T a, T b) { return a < b; });
 }
 
-// ld.volatile, which may stand beside atomic writes of other threads.
+// ld.volatile. Other threads may write the address atomically at the same time.
 template <class T>
 SOFTGPU_INLINE T load_volatile(const u8* p) {
   return __atomic_load_n(reinterpret_cast<const T*>(p), __ATOMIC_RELAXED);

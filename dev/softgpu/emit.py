@@ -33,7 +33,7 @@ class Emitter:
     # ---- what the kernel declares
 
     def lay_out_shared(self):
-        """Static variables lie one behind the other; the dynamic ones all begin behind them."""
+        """Static variables lie one after the other; the dynamic ones all begin after them."""
         own = {v.name: v for v in self.kernel.body if isinstance(v, Variable) and v.space == "shared"}
         self.words = words = set(re.findall(r"[\w$]+", self.kernel.text))
         used = own | {name: v for name, v in self.kernel.module.shared.items() if name in words}

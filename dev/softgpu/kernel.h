@@ -22,7 +22,7 @@ struct Variable {
   u32 bytes;
 };
 
-// What `translate` writes beside the code: the symbol softgpu_kernel of a translated kernel.
+// What `translate` writes in addition to the code: the symbol softgpu_kernel of a translated kernel.
 struct KernelInfo {
   const char* name;
   void (*run)(Thread& thread);

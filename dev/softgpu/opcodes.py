@@ -334,7 +334,7 @@ def _(e, i):
         sign = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
                 "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}[how[:2]]
         value = f"{a} {sign} {b}"
-        if t in FLOATS and unordered:  # true beside a NaN
+        if t in FLOATS and unordered:  # true with a NaN
             value = f"!({numbers}) || {value}"
         elif t in FLOATS:
             value = f"{numbers} && {value}"

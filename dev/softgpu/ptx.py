@@ -147,7 +147,7 @@ def split_operands(text):
 
 
 def layout_of_parameters(text):
-    """Where each parameter lies: one behind the other, each at its alignment."""
+    """Where each parameter lies: one after the other, each at its alignment."""
     parameters, offset = {}, 0
     for declaration in split_operands(text):
         match = re.fullmatch(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+([\w$]+)(?:\[(\d+)\])?", declaration)

@@ -136,17 +136,17 @@ Memory theory(const Combination& c, size_t rest) {
     if (part >= Offload::all && gate_up) bytes += high_precision(2 * config.FF);
     return bytes;
   };
-  const bool travels = c.offload != Offload::none && c.horizon < config.L;
-  const Offload leaving = travels ? c.offload : Offload::none;
+  const bool offloads = c.offload != Offload::none && c.horizon < config.L;
+  const Offload leaving = offloads ? c.offload : Offload::none;
   Memory m;
   m.rest = rest;
   for (int layer = 0; layer < config.L; ++layer) {
     const bool again = c.recompute != Recompute::none && layer % c.every == 0;
     m.kept += set(Offload::all, again) - set(leaving, again);
     if (again) m.workspace = set(Offload::all, false) - set(Offload::all, true);
-    if (travels && layer < config.L - c.horizon) m.pinned += set(leaving, again);
+    if (offloads && layer < config.L - c.horizon) m.pinned += set(leaving, again);
   }
-  for (int slot = 0; travels && slot < c.horizon; ++slot) {
+  for (int slot = 0; offloads && slot < c.horizon; ++slot) {
     size_t largest = 0;
     for (int layer = slot; layer < config.L; layer += c.horizon)
       largest = std::max(largest, set(leaving, c.recompute != Recompute::none && layer % c.every == 0));
@@ -162,7 +162,7 @@ TrainerSettings settings_of(const World& world, const Combination& c) {
   return settings;
 }
 
-// The slots grow by a block's travelling tensors with each step of the horizon, and the pinned memory shrinks by them.
+// The slots grow by a block's offloaded tensors with each step of the horizon, and the pinned memory shrinks by them.
 void print_slots(const Ranks& ranks, const Words&) {
   World world(ranks);
   const int L = kLayers;
@@ -173,11 +173,11 @@ void print_slots(const Ranks& ranks, const Words&) {
             world.trainer(small("llama"), settings_of(world, {recompute, 1, offload, horizon, "bf16"}))->plan());
       };
       const size_t block = memory(1).slots;
-      printf("%s\n  a block's travelling tensors: %zu bytes\n",
+      printf("%s\n  a block's offloaded tensors: %zu bytes\n",
              Combination{recompute, 1, offload, 1, "bf16"}.name().c_str(), block);
       for (int horizon = 1; horizon <= L; ++horizon) {
         const Memory m = memory(horizon);
-        const size_t slots = horizon < L ? size_t(horizon) : 0, left = size_t(L - horizon);  // L: nothing travels
+        const size_t slots = horizon < L ? size_t(horizon) : 0, left = size_t(L - horizon);  // L: nothing is offloaded
         printf("  horizon %d: slots %zu, pinned %zu\n", horizon, m.slots, m.pinned);
         REQUIRE(m.slots == slots * block && m.pinned == left * block,
                 "horizon %d: %zu bytes of slots and %zu pinned, expected %zu and %zu times %zu", horizon, m.slots,

@@ -40,13 +40,13 @@ inline void write_arrays(const std::string& path, const NamedArrays& arrays) {
   writer.finish();
 }
 
-// A quantized matrix without its padding, which must be 0, and the factors of its groups, shaped as
-// dev/reference/fp8.py has them. `padded` and `factors` are all of t's memory.
+// A quantized matrix without its padding, which must be 0, and the scale_inv of its groups, shaped as
+// dev/reference/fp8.py has them. `padded` and `scale_inv` are all of t's memory.
 struct UnpaddedOperand {
   NamedArray data, inverse;
 };
 inline UnpaddedOperand unpadded(const std::string& name, const QuantizedTensor& t, const std::vector<uint8_t>& padded,
-                                const std::vector<float>& factors) {
+                                const std::vector<float>& scale_inv) {
   const size_t rows = size_t(t.rows), columns = size_t(t.columns), stride = size_t(t.stride());
   std::vector<uint8_t> data;
   for (size_t i = 0; i < padded.size(); ++i) {
@@ -58,7 +58,7 @@ inline UnpaddedOperand unpadded(const std::string& name, const QuantizedTensor& 
   const size_t column_step = t.scaling == Scaling::tensor || t.scaling == Scaling::row ? columns : 128;
   std::vector<float> scales;
   for (size_t r = 0; r < rows; r += row_step)
-    for (size_t c = 0; c < columns; c += column_step) scales.push_back(factors[t.scale_inv_at(int(r), int(c))]);
+    for (size_t c = 0; c < columns; c += column_step) scales.push_back(scale_inv[t.scale_inv_at(int(r), int(c))]);
   Shape shape = {scales.size()};
   if (t.scaling == Scaling::block_1x128) shape = {rows, blocks(columns)};
   if (t.scaling == Scaling::block_128x128) shape = {blocks(rows), blocks(columns)};

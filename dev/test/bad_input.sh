@@ -98,7 +98,7 @@ an impossible model|not a multiple of 3|--model heads
 dropout|attention_dropout is 0.1|--model dropout
 a model that attends to a window|sliding_window is 64|--model window/config.json
 text for weights of another vocabulary|vocabulary of 300|--model large/export
-weights without a config.json|there is no config.json beside it|--model lonely.safetensors
+weights without a config.json|its folder has no config.json|--model lonely.safetensors
 weights that are not the folder's|other.safetensors is none of the weights of named|--model named/other.safetensors
 a run that has no weights|neither an export nor a checkpoint|--model begun
 shards with more tokens than the model|token 0 is 299|--train-data own/*.bin --vocab-size 256
@@ -158,7 +158,7 @@ FP8 around fp32|--fp8 rowwise with --dtype fp32: FP8 products have bf16 around t
 gradients in a format that the recipe has not|e5m2 goes with --fp8 tensorwise or delayed|--fp8 rowwise --fp8-grad e5m2
 FP8 without what is not there|--fp8-skip: dwon_proj matches no weight|--fp8 tensorwise --fp8-skip dwon_proj
 FP8 without any product|leaves no product in FP8|--fp8 blockwise --fp8-skip *
-FP8 weights that travel, and are none|add --fp8 tensorwise or delayed|--fp8-all-gather
+FP8 weights that are to be gathered, and are none|add --fp8 tensorwise or delayed|--fp8-all-gather
 a format without FP8|--fp8-grad changes nothing with --fp8 off|--fp8-grad e4m3
 powers of two without FP8|--fp8-pow2-scales changes nothing with --fp8 off|--fp8-pow2-scales on
 statistics without FP8|--fp8-stats changes nothing with --fp8 off|--fp8-stats 5
@@ -246,7 +246,7 @@ refused "a run with checkpoints alone" "scripts/consolidate unexported DIR" "$tr
 for file in README.md config.json generation_config.json tokenizer.json; do
   echo mine >mine/$file
   refused "$file of somebody's own" "mine/$file is there already" "$train" --resume saved --consolidate mine
-  check "  stays, and nothing comes beside it" [ "$(cat mine/*)" = mine ]
+  check "  stays, and no other file comes" [ "$(cat mine/*)" = mine ]
   rm mine/$file
 done
 check "into an empty folder it goes" trains --resume saved --consolidate mine

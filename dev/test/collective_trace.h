@@ -1,5 +1,5 @@
-// What tensor and context parallelism send beside compute, found in a record: which chunks make up one gather or one
-// scatter, what of their order is needless, and what a replay shows compute to wait for.
+// Finds in a record what tensor and context parallelism send while the device computes: which chunks make up one gather
+// or one scatter, which waits between them are needless, and for which of them compute waits in a replay.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,11 @@
 #include "llmc/base/text.h"
 #include "llmc/device/replay.h"
 
-struct Travel {
+// A gather, a scatter or another collective that is sent in chunks.
+struct Transfer {
   enum class Kind { gather, scatter, parts, largest };
   Kind kind;
-  std::vector<std::vector<int>> chunks;  // the entries of each, one behind the other
+  std::vector<std::vector<int>> chunks;  // the entries of each, in their order
 };
 
 class CollectiveTrace {
@@ -36,19 +37,20 @@ class CollectiveTrace {
     if (!chunk.empty()) add(std::move(chunk), most);
   }
 
-  const std::vector<Travel>& all() const { return all_; }
-  size_t count(Travel::Kind kind) const {
-    return size_t(std::count_if(all_.begin(), all_.end(), [&](const Travel& t) { return t.kind == kind; }));
+  const std::vector<Transfer>& all() const { return all_; }
+  size_t count(Transfer::Kind kind) const {
+    return size_t(std::count_if(all_.begin(), all_.end(), [&](const Transfer& t) { return t.kind == kind; }));
   }
 
-  // Where a chunk waits for what takes or fills another, or that for it. `pairs`: of chunks, that were looked at.
+  // Returns a line for each chunk that waits for what takes or fills another chunk, and for each such work that waits
+  // for a chunk that is not its own. `pairs`: how many pairs of chunks were looked at.
   std::vector<std::string> needless_waits(size_t* pairs) const {
     std::vector<std::string> found;
     *pairs = 0;
-    for (const Travel& t : all_)
+    for (const Transfer& t : all_)
       for (size_t k = 0; k + 1 < t.chunks.size(); ++k, ++*pairs) {
         const std::vector<int>&chunk = t.chunks[k], &next = t.chunks[k + 1];
-        const bool gathers = t.kind == Travel::Kind::gather;
+        const bool gathers = t.kind == Transfer::Kind::gather;
         const int work = gathers ? taker(chunk) : filler(chunk),
                   next_work = gathers ? taker(next) : first_filler(next, work);
         const auto says = [&](const char* what) {
@@ -57,27 +59,28 @@ class CollectiveTrace {
         if (work < 0 || next_work < 0) says("nothing takes or fills it");
         else if (gathers && order_.orders(work, next[0])) says("what takes it holds up the next chunk");
         else if (work == next_work) continue;  // all of it at once
-        else if (gathers && behind_gathered(next, work)) says("what takes it waits for the next chunk");
+        else if (gathers && after_gathered(next, work)) says("what takes it waits for the next chunk");
         else if (!gathers && order_.orders(chunk.back(), next_work)) says("it holds up what fills the next chunk");
         else if (!gathers && order_.orders(next_work, chunk[0])) says("it waits for what fills the next chunk");
       }
     return found;
   }
 
-  // Of an entry: which travel and chunk; null: of none.
-  const Travel* travel_of(int entry, size_t* chunk) const {
-    for (const Travel& t : all_)
+  // Returns the transfer that the entry belongs to, and sets `chunk` to its chunk there. Null: it belongs to none.
+  const Transfer* transfer_of(int entry, size_t* chunk) const {
+    for (const Transfer& t : all_)
       for (*chunk = 0; *chunk < t.chunks.size(); ++*chunk)
         if (const auto& c = t.chunks[*chunk]; std::find(c.begin(), c.end(), entry) != c.end()) return &t;
     return nullptr;
   }
-  // Whether one kernel takes all chunks: that of the embedding's gradient, which adds in the order of the tokens.
-  bool is_of_embedding(const Travel& t) const {
+  // Returns whether one kernel takes all chunks: that of the embedding's gradient, which adds in the order of the
+  // tokens.
+  bool is_of_embedding(const Transfer& t) const {
     const int takes = taker(t.chunks[0]);
     return takes >= 0 && record_.entries[size_t(takes)].name == "embedding_backward";
   }
 
-  // The first work of compute that reads what was gathered; the last that wrote what is to be sent.
+  // taker() returns the first work of compute that reads what was gathered, filler() the last that wrote what is sent.
   int taker(const std::vector<int>& chunk) const {
     const Range there = range(chunk, true);
     const Access gathered{there.begin, size_t(there.end - there.begin), true};
@@ -91,7 +94,8 @@ class CollectiveTrace {
       if (fills(i, chunk)) return i;
     return -1;
   }
-  // The first such, behind what filled the chunk before; this again, where it filled both.
+  // Returns the first work after `before` that fills the chunk. `before` filled the chunk before this one, and is the
+  // result if it filled both.
   int first_filler(const std::vector<int>& chunk, int before) const {
     for (int i = before + 1; i < chunk[0]; ++i)
       if (fills(i, chunk)) return i;
@@ -103,7 +107,8 @@ class CollectiveTrace {
     const char *begin = nullptr, *end = nullptr;
     size_t bytes = 0;
   };
-  // All that a chunk's work reads, or writes, but the byte by which collectives take turns, and sums that are rounded.
+  // Returns all bytes that a chunk's work reads, or writes, without the byte by which collectives take turns, and
+  // without sums that are rounded.
   Range range(const std::vector<int>& chunk, bool write) const {
     const auto is_rounded = [&](int i, const Access& sums) {
       return std::any_of(chunk.begin(), chunk.end(), [&](int later) {
@@ -122,32 +127,34 @@ class CollectiveTrace {
       }
     return all;
   }
-  Travel::Kind kind(const std::vector<int>& chunk) const {
+  Transfer::Kind kind(const std::vector<int>& chunk) const {
     const Record::Entry& first = record_.entries[size_t(chunk[0])];
-    if (first.name == "all_reduce_max") return Travel::Kind::largest;
-    if (first.name == "reduce_scatter_sum") return Travel::Kind::scatter;
-    REQUIRE(first.name == "all_gather", "%s travels", first.name.c_str());
+    if (first.name == "all_reduce_max") return Transfer::Kind::largest;
+    if (first.name == "reduce_scatter_sum") return Transfer::Kind::scatter;
+    REQUIRE(first.name == "all_gather", "%s is none of the collectives of tensor and context parallelism",
+            first.name.c_str());
     const bool in_place = range(chunk, true).bytes == range(chunk, false).bytes * (first.ranks.size() - 1);
-    return in_place ? Travel::Kind::parts : Travel::Kind::gather;
+    return in_place ? Transfer::Kind::parts : Transfer::Kind::gather;
   }
   void add(std::vector<int> chunk, size_t most) {
-    const Travel::Kind kind = this->kind(chunk);
-    const auto last = std::find_if(all_.rbegin(), all_.rend(), [&](const Travel& t) { return t.kind == kind; });
-    bool more = last != all_.rend() && kind != Travel::Kind::largest;
-    if (more && kind == Travel::Kind::parts)  // of one pass
-      more = std::none_of(all_.rbegin(), last, [](const Travel& t) { return t.kind == Travel::Kind::gather; });
+    const Transfer::Kind kind = this->kind(chunk);
+    const auto last = std::find_if(all_.rbegin(), all_.rend(), [&](const Transfer& t) { return t.kind == kind; });
+    bool more = last != all_.rend() && kind != Transfer::Kind::largest;
+    if (more && kind == Transfer::Kind::parts)  // of one pass
+      more = std::none_of(all_.rbegin(), last, [](const Transfer& t) { return t.kind == Transfer::Kind::gather; });
     else if (more)
-      more = last->chunks.size() < most && range(last->chunks.back(), kind == Travel::Kind::scatter).end ==
-                                               range(chunk, kind == Travel::Kind::scatter).begin;
+      more = last->chunks.size() < most && range(last->chunks.back(), kind == Transfer::Kind::scatter).end ==
+                                               range(chunk, kind == Transfer::Kind::scatter).begin;
     if (more) last->chunks.push_back(std::move(chunk));
     else all_.push_back({kind, {std::move(chunk)}});
   }
-  // Whether the work comes behind the chunk, but by way of parts of the softmax, which take turns with it.
-  bool behind_gathered(const std::vector<int>& chunk, int work) const {
+  // Returns whether the work is ordered after the chunk by something other than parts of the softmax, which take turns
+  // with it.
+  bool after_gathered(const std::vector<int>& chunk, int work) const {
     if (!order_.orders(chunk.back(), work)) return false;
-    for (const Travel& t : all_)
+    for (const Transfer& t : all_)
       for (const std::vector<int>& part : t.chunks)
-        if (t.kind == Travel::Kind::parts && order_.orders(chunk.back(), part[0]) && order_.orders(part.back(), work))
+        if (t.kind == Transfer::Kind::parts && order_.orders(chunk.back(), part[0]) && order_.orders(part.back(), work))
           return false;
     return true;
   }
@@ -162,15 +169,15 @@ class CollectiveTrace {
   }
   const Record& record_;
   const Order order_;
-  std::vector<Travel> all_;
+  std::vector<Transfer> all_;
 };
 
 // How long compute waits for chunks, of each kind:
 //
 //   first of a gather, last of a scatter, largest numbers, later of the embedding's gradient
-//   slow links: …     a later chunk of a gather, since whose first the links never rested; an earlier one of a scatter,
-//                     behind the last of whose products there was nothing left to compute
-//   turn of stream …  something else travels, of that stream, and nothing of the awaited one
+//   slow links: …     a later chunk of a gather, if the links never rested since its first chunk; an earlier chunk of a
+//                     scatter, if nothing was left to compute after its last product
+//   turn of stream …  that stream sends, and the awaited one does not
 //   needless: …       anything else
 struct Exposed {
   std::set<int> entries;
@@ -182,18 +189,18 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
                                                       const std::vector<const CollectiveTrace*>& streams) {
   std::vector<Record::Span> spans(record.entries.size(), {-1, 0, 0});
   for (const Record::Span& span : replayed.spans) spans[size_t(span.entry)] = span;
-  std::vector<char> is_travel(record.entries.size());  // a collective, or the rounding of its sums
-  for (size_t i = 0; i < is_travel.size(); ++i) is_travel[i] = record.entries[i].ranks.size() > 1;
+  std::vector<char> is_sent(record.entries.size());  // a collective, or the rounding of its sums
+  for (size_t i = 0; i < is_sent.size(); ++i) is_sent[i] = record.entries[i].ranks.size() > 1;
   for (const CollectiveTrace* of_stream : streams)
-    for (const Travel& t : of_stream->all())
+    for (const Transfer& t : of_stream->all())
       for (const std::vector<int>& chunk : t.chunks)
-        for (const int i : chunk) is_travel[size_t(i)] = true;
-  const auto travels = [&](const Record::Span& span) { return span.entry >= 0 && is_travel[size_t(span.entry)]; };
-  // Seconds of begin .. end in which nothing travels, of one stream or of any (-1).
+        for (const int i : chunk) is_sent[size_t(i)] = true;
+  const auto sends = [&](const Record::Span& span) { return span.entry >= 0 && is_sent[size_t(span.entry)]; };
+  // Returns the seconds of begin .. end in which nothing is sent, by one stream or by any (-1).
   const auto rest = [&](double begin, double end, int stream = -1) {
     std::vector<std::pair<double, double>> busy;
     for (const Record::Span& span : spans)
-      if (travels(span) && (stream < 0 || record.entries[size_t(span.entry)].stream == stream) && span.end > begin &&
+      if (sends(span) && (stream < 0 || record.entries[size_t(span.entry)].stream == stream) && span.end > begin &&
           span.begin < end)
         busy.emplace_back(std::max(begin, span.begin), std::min(end, span.end));
     std::sort(busy.begin(), busy.end());
@@ -208,30 +215,31 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
   for (const Replay::Wait& wait : replayed.waits)
     for (const CollectiveTrace* of_stream : streams) {
       size_t awaited = 0, there = 0;
-      const Travel* travel = of_stream->travel_of(wait.entry, &awaited);
-      if (!travel) continue;
+      const Transfer* transfer = of_stream->transfer_of(wait.entry, &awaited);
+      if (!transfer) continue;
       const auto kind_of = [&](int entry) -> std::string {
-        const Travel* on_links = of_stream->travel_of(entry, &there);
-        if (on_links != travel) return "turn of stream " + record.streams[size_t(record.entries[size_t(entry)].stream)];
-        switch (travel->kind) {
-          case Travel::Kind::largest:
+        const Transfer* on_links = of_stream->transfer_of(entry, &there);
+        if (on_links != transfer)
+          return "turn of stream " + record.streams[size_t(record.entries[size_t(entry)].stream)];
+        switch (transfer->kind) {
+          case Transfer::Kind::largest:
             return "largest numbers";
-          case Travel::Kind::parts:
+          case Transfer::Kind::parts:
             return "needless: parts of the softmax";
-          case Travel::Kind::gather:
+          case Transfer::Kind::gather:
             if (there == 0 && awaited == 0) return "first of a gather";
-            if (of_stream->is_of_embedding(*travel)) return "later of the embedding's gradient";
-            return rest(spans[size_t(travel->chunks[0][0])].begin, wait.end) < 1e-9 ? "slow links: later of a gather"
-                                                                                    : "needless: later of a gather";
-          case Travel::Kind::scatter:
-            if (awaited + 1 < travel->chunks.size()) return "needless: earlier of a scatter";
+            if (of_stream->is_of_embedding(*transfer)) return "later of the embedding's gradient";
+            return rest(spans[size_t(transfer->chunks[0][0])].begin, wait.end) < 1e-9 ? "slow links: later of a gather"
+                                                                                      : "needless: later of a gather";
+          case Transfer::Kind::scatter:
+            if (awaited + 1 < transfer->chunks.size()) return "needless: earlier of a scatter";
             return there == awaited ? "last of a scatter" : "slow links: earlier of a scatter";
         }
         return "";
       };
       for (const Record::Span& span : spans) {
         const double begin = std::max(wait.begin, span.begin), end = std::min(wait.end, span.end);
-        if (!travels(span) || begin >= end) continue;
+        if (!sends(span) || begin >= end) continue;
         const int stream = record.entries[size_t(wait.entry)].stream;
         const bool awaited_one = record.entries[size_t(span.entry)].stream == stream;
         const double both = awaited_one ? end - begin : rest(begin, end, stream);
@@ -242,7 +250,7 @@ inline std::map<std::string, Exposed> exposed_by_kind(const Record& record, cons
         exposed.seconds += both;
       }
       if (const double quiet = rest(wait.begin, wait.end); quiet > 1e-9)
-        all["needless: nothing travels"].seconds += quiet, all["needless: nothing travels"].entries.insert(wait.entry);
+        all["needless: nothing is sent"].seconds += quiet, all["needless: nothing is sent"].entries.insert(wait.entry);
     }
   return all;
 }

@@ -169,7 +169,7 @@ bool agree(const Bench& b, const std::vector<T>& got, const std::vector<T>& want
 template <class T>
 void check_all_reduce_sum(Bench& b, const char* type) {
   const size_t size = size_t(b.ranks.size);
-  const size_t largest = 5 * (size_t(2) << 20) / sizeof(T) + size + 1;  // 10 MiB: three pieces over MPI
+  const size_t largest = 5 * (size_t(2) << 20) / sizeof(T) + size + 1;  // 10 MiB: three chunks over MPI
   for (size_t count : {size_t(0), size_t(1), size - 1, size, size + 1, size_t(1000), size_t(4099), largest}) {
     const std::vector<T> want = sum_of_ranks<T>(b.ranks.size, count);
     for (int repeat = 0; repeat < (count < largest ? 2 : 1); ++repeat) {
@@ -306,37 +306,37 @@ void check_launched_together(Bench& b) {
 
 // ---------------------------------------------------------------------------------------------- streams
 
-// Work as a training step has it: pieces computed in one stream, summed in another while the next is computed.
+// Work as a training step has it: chunks are computed in one stream, and summed in another while the next is computed.
 void check_pipeline(Bench& b) {
-  constexpr size_t kPieces = 4, kCount = 5000, kSteps = 5;
+  constexpr size_t kChunks = 4, kCount = 5000, kSteps = 5;
   Communicator& c = *b.communicator;
-  std::vector<Buffer<float>> pieces;
+  std::vector<Buffer<float>> chunks;
   std::vector<Event> computed, summed;
-  std::vector<std::vector<float>> inputs(kSteps * kPieces), results(kSteps * kPieces, std::vector<float>(kCount));
-  for (size_t p = 0; p < kPieces; ++p) {
-    pieces.emplace_back(b, kCount);
+  std::vector<std::vector<float>> inputs(kSteps * kChunks), results(kSteps * kChunks, std::vector<float>(kCount));
+  for (size_t p = 0; p < kChunks; ++p) {
+    chunks.emplace_back(b, kCount);
     computed.emplace_back(b.device);
     summed.emplace_back(b.device);
   }
   for (size_t step = 0; step < kSteps; ++step) {
-    for (size_t p = 0; p < kPieces; ++p) {
-      const size_t k = step * kPieces + p;
+    for (size_t p = 0; p < kChunks; ++p) {
+      const size_t k = step * kChunks + p;
       inputs[k] = values<float>(b.ranks.rank, kCount, k * kCount);
-      copy(b.compute, pieces[p].data(), inputs[k].data(), kCount);
+      copy(b.compute, chunks[p].data(), inputs[k].data(), kCount);
       computed[p].record(b.compute);
       b.communication.wait(computed[p]);
-      c.all_reduce_sum(b.communication, pieces[p].tensor());
+      c.all_reduce_sum(b.communication, chunks[p].tensor());
       summed[p].record(b.communication);
     }
-    for (size_t p = 0; p < kPieces; ++p) {
+    for (size_t p = 0; p < kChunks; ++p) {
       b.compute.wait(summed[p]);
-      copy(b.compute, results[step * kPieces + p].data(), pieces[p].data(), kCount);
+      copy(b.compute, results[step * kChunks + p].data(), chunks[p].data(), kCount);
     }
   }
   b.compute.synchronize();
   for (size_t k = 0; k < results.size(); ++k)
     b.check(agree(b, results[k], sum_of_ranks<float>(b.ranks.size, kCount, k * kCount)),
-            format("piece %zu of a pipeline of two streams", k));
+            format("chunk %zu of a pipeline of two streams", k));
 }
 
 // Groups of even and odd ranks, and groups of one.

@@ -78,7 +78,7 @@ check "one rank works for longer than a collective may take, and none is lost" p
 
 echo "-- errors"
 limit=15
-# fails RANKS ERROR SCENARIO…: on the ranks that it names, once, with no more than mpirun's block of 9 lines beside it.
+# fails RANKS ERROR SCENARIO…: on the ranks that it names, once, with nothing else but mpirun's block of 9 lines.
 fails() {
   refused "${*:3}" "error on $2" ranks "$1" "$comm" "${@:3}"
   check "  and no other error" times 1 'error on' refused

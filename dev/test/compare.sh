@@ -34,8 +34,9 @@ run fp8-2 2 --steps 8 --dtype bf16 --fp8 delayed --zero-stage 3 --fp8-all-gather
 names=(bf16-1 fp8-1 fp32-2 bf16-2 fp8-2)
 compare "${names[@]}" --warm-up 2 --csv table.csv --picture speeds.svg >table.md
 
-# The same figures from train.jsonl by other means. The row of each run: ranks, precision, tokens/s per rank, its percent
-# beside the first run with as many ranks, FP8's beside bf16, percent of the speed per rank on one rank, loss after step 6.
+# The same figures from train.jsonl by other means. The row of each run: ranks, precision, tokens/s per rank, how many
+# percent more than the first run with as many ranks, FP8's percent more than bf16, percent of the speed per rank on one
+# rank, loss after step 6.
 speed() { # NAME RANKS: a step has 128 tokens
   sed -n 's/.*"step_ms":\([^,]*\),.*/\1/p' "$1/train.jsonl" |
     awk -v ranks="$2" 'NR > 2 { ms += $1; steps++ } END { printf "%.9g", 128 * steps / (ms / 1000) / ranks }'
@@ -70,7 +71,7 @@ check "each run's own steps are timed" eval '[ "$(cut -d, -f10,11 table.csv | ta
 cell() { awk -F ' *\\| *' -v run="$1" -v column="$2" '/^\| run/ { for (i = 2; i < NF; i++) if ($i == column) at = i } $2 == run { print $at }' table.md; }
 check "Markdown: the loss" eval '[ "$(cell fp8-2 "training loss of step 6")" = "$(printf %.4f "$(loss fp8-2)")" ]'
 check "  no held-out loss where none was measured" not grep -q "| held-out" table.md
-check "  faster or slower in FP8" eval '[ "$(cell fp8-2 "FP8 beside bf16")" = "$(awk -v x="$(percent "$speed_fp8_2" "$speed_bf16_2")" "BEGIN { printf \"%.1f%% %s\", x < 0 ? -x : x, x < 0 ? \"slower\" : \"faster\" }")" ]'
+check "  faster or slower in FP8" eval '[ "$(cell fp8-2 "FP8 against bf16")" = "$(awk -v x="$(percent "$speed_fp8_2" "$speed_bf16_2")" "BEGIN { printf \"%.1f%% %s\", x < 0 ? -x : x, x < 0 ? \"slower\" : \"faster\" }")" ]'
 check "  ranks, not GPUs, on a CPU" eval '[ "$(cell bf16-2 ranks)" = 2 ] && ! grep -q GPU table.md'
 check "  other options that differ" grep -qF -- "- \`--zero-stage\`: 0 (bf16-1, fp8-1, fp32-2, bf16-2), 3 (fp8-2)" table.md
 check "  speeds of few steps" grep -qF "steps were timed, so the speed is a rough one: bf16-1 (5), fp8-1 (4), fp32-2 (4), bf16-2 (4), fp8-2 (6)." table.md
@@ -95,10 +96,10 @@ check "its last start is timed, with the ranks of that start" eval '[ "$(sed -n 
 echo "-- several nodes"
 gpus='facts.update(nodes=2, ranks=16, device="NVIDIA H100 80GB HBM3", gpu=True)'
 edited cluster fp32-2 "$gpus"
-edited cluster-wide fp32-2 "$gpus; facts.update(nodes=4, ranks=32)"
-compare cluster cluster-wide --warm-up 2 >table.md
+edited cluster-four fp32-2 "$gpus; facts.update(nodes=4, ranks=32)"
+compare cluster cluster-four --warm-up 2 >table.md
 check "nodes and GPUs" eval '[ "$(cell cluster nodes) $(cell cluster GPUs)" = "2 16" ]'
-check "  speed per GPU beside that on the fewest GPUs" [ "$(cell cluster-wide "beside fewest GPUs")" = 50.0% ]
+check "  speed per GPU against that on the fewest GPUs" [ "$(cell cluster-four "against fewest GPUs")" = 50.0% ]
 
 echo "-- bad input"
 check "a wrong option is code 1, as of the program" exits 1 compare --nothing

@@ -14,7 +14,7 @@
 #include "llmc/base/disk.h"
 #include "llmc/base/error.h"
 
-// Call number `failing` (from 0) fails with `error`, and so do the `also` ones behind it; the others reach the real
+// Call number `failing` (from 0) fails with `error`, and so do the `also` ones after it; the others reach the real
 // disk.
 class FailingDisk : public Disk {
  public:
@@ -210,7 +210,7 @@ class CrashingDisk : public Disk {
     std::string content(const Node& file) {
       if (fate_ == Fate::everything) return file.current;
       if (fate_ == Fate::forced_only || file.current.size() == file.forced.size()) return file.forced;
-      // Of the rest a part has come to the disk, or its length has and its bytes have not.
+      // A part of the rest is on the disk, or only its length is, without its bytes.
       const size_t rest = random_() % (file.current.size() - file.forced.size() + 1);
       return file.forced + (random_() % 2 ? std::string(rest, '\0') : file.current.substr(file.forced.size(), rest));
     }

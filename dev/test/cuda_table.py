@@ -1,4 +1,4 @@
-"""What each kernel of a CUDA build uses, read from its machine code, beside a committed baseline.
+"""What each kernel of a CUDA build uses, read from its machine code, and compared with a committed baseline.
 
     python dev/test/cuda_table.py OBJECT… [--cuobjdump PROGRAM] [--write]
 
@@ -92,7 +92,7 @@ def read_baseline() -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What each kernel of a CUDA build uses, beside a baseline.")
+    parser = argparse.ArgumentParser(description="What each kernel of a CUDA build uses, compared with a baseline.")
     parser.add_argument("objects", type=Path, nargs="+")
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("--write", action="store_true", help="make the baseline anew")

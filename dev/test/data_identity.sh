@@ -42,7 +42,7 @@ for n in 1 2; do
 done
 rm part/*.mask
 for n in 1 2; do
-  refused "the masks are gone, $n rank(s)" "part/x_train_000001.bin has no mask beside it" \
+  refused "the masks are gone, $n rank(s)" "part/x_train_000001.bin has no mask, and " \
     ranks $n "$train" --dry-run "${short[@]}" --train-data 'part/*train*.bin'
 done
 mkdir bare && cp data/x_train_000001.bin bare && printf '\1' | dd of=bare/x_train_000001.bin bs=1 seek=12 conv=notrunc status=none

@@ -92,7 +92,7 @@ shard(sys.argv[1] + "/delimited/x.bin", [token for text in texts for token in (*
 manifest = {"format": "train_llama shards 1", "delimiter": {"place": "after", "token": "bell", "id": 7}, "shards": []}
 json.dump(manifest, open(sys.argv[1] + "/delimited/manifest.json", "w"))
 END
-heads_model | sed 's/"vocab_size": 256/"vocab_size": 2300/' >"$scratch/pieces.json"
+heads_model | sed 's/"vocab_size": 256/"vocab_size": 2300/' >"$scratch/sentencepiece.json"
 # bits LABELS BYTES: those that the losses of so many labels make of so many bytes of text are what was printed.
 bits() {
   sed -n 's/.*held-out loss \([0-9.]*\) nats a token | \([0-9.]*\) bits a byte.*/\1 \2/p' "$scratch/all.txt" |
@@ -105,7 +105,7 @@ bits_of 1 --layers 1 --seq-len 299 --val-data "$scratch/delimited/x.bin"
 check "  of shards whose manifest names the delimiter" bits 299 239
 bits_of 2 --layers 1 --seq-len 13 --val-data "$scratch/bytes.bin" --packed-documents --document-token 255
 check "  in packed documents" bits 240 240
-bits_of 1 --model "$scratch/pieces.json" --tokenizer dev/test/tokenizers/llama2.json --seq-len 32 --val-data "$scratch/documents/*.txt"
+bits_of 1 --model "$scratch/sentencepiece.json" --tokenizer dev/test/tokenizers/llama2.json --seq-len 32 --val-data "$scratch/documents/*.txt"
 tokens=$(sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$scratch"/cache/*/made_of.json)
 check "  of SentencePiece's tokens, without the space before each text" bits $((tokens - 1)) 240
 

@@ -35,7 +35,7 @@ mapfile -t families < <(printf '%s\n' llama qwen2 qwen3 mistral ministral olmo2 
 mapfile -t recipes < <(printf '%s\n' tensorwise delayed rowwise rowwise-hp-wgrad blockwise | some_of "$([ "$every" = every ] || echo 2)")
 
 sampled() { sed -n '/^sample/{n;p}' "$scratch/$1.txt" | tail -n 1; }  # the last of them
-beside_one() { # ONE NAME RANKS FIRST REST ARGUMENTS…
+against_one() { # ONE NAME RANKS FIRST REST ARGUMENTS…
   run "$2" "$3" "${@:6}"
   check "$2 on $3 ranks: losses" near "$1" "$2" 4 "$4" "$5"
   key=grad_norm check "$2: gradients' norms" near "$1" "$2" 4 "$(awk "BEGIN { print 10 * $4 }")" "$(awk "BEGIN { print 10 * $5 }")"
@@ -46,11 +46,11 @@ for family in "${families[@]}"; do
     --warmup-steps 0 --val-every 0 --sample-every 4 --sample-tokens 16 --prompt '1 2 3' --temperature 0)
   f=$family
   run "$f" 1
-  # fp32 sums of other pieces: see meshes.cpp; four steps of AdamW enlarge them.
-  beside_one "$f" "$f-shard" 2 1e-6 1e-4 --zero-stage 3 --micro-batch 2
-  beside_one "$f" "$f-tensor" 2 1e-6 1e-4 --tensor-parallel-degree 2
-  beside_one "$f" "$f-context" 2 1e-6 1e-4 --context-parallel-degree 2 --zero-stage 3
-  beside_one "$f" "$f-both" 4 1e-6 1e-4 --tensor-parallel-degree 2 --context-parallel-degree 2 --zero-stage 3
+  # A mesh adds other partial sums: see meshes.cpp; four steps of AdamW enlarge them.
+  against_one "$f" "$f-shard" 2 1e-6 1e-4 --zero-stage 3 --micro-batch 2
+  against_one "$f" "$f-tensor" 2 1e-6 1e-4 --tensor-parallel-degree 2
+  against_one "$f" "$f-context" 2 1e-6 1e-4 --context-parallel-degree 2 --zero-stage 3
+  against_one "$f" "$f-both" 4 1e-6 1e-4 --tensor-parallel-degree 2 --context-parallel-degree 2 --zero-stage 3
   # Of the same weights: two likeliest tokens may be as near to one another as two trainings' weights.
   resume "$f-four" 4 none --model "$scratch/$f/export" --seq-len 32 --prompt '1 2 3' --temperature 0 --sample-tokens 16 \
     --sample-only --tensor-parallel-degree 2 --context-parallel-degree 2
@@ -62,15 +62,15 @@ for family in "${families[@]}"; do
     run "$n" 1 "${words[@]}"
     # Numbers of 8 bits (bf16) or 3 (FP8) whose sums are rounded elsewhere, in a model of 10k weights.
     most=$([ "$recipe" = bf16 ] && echo 3e-3 || echo 1e-2)
-    beside_one "$n" "$n-tensor" 2 "$most" "$most" "${words[@]}" --tensor-parallel-degree 2 --zero-stage 3
-    beside_one "$n" "$n-both" 4 "$most" "$most" "${words[@]}" --tensor-parallel-degree 2 --context-parallel-degree 2
+    against_one "$n" "$n-tensor" 2 "$most" "$most" "${words[@]}" --tensor-parallel-degree 2 --zero-stage 3
+    against_one "$n" "$n-both" 4 "$most" "$most" "${words[@]}" --tensor-parallel-degree 2 --context-parallel-degree 2
     run "$n-again" 4 "${words[@]}" --tensor-parallel-degree 2 --context-parallel-degree 2 --recompute block \
       --activation-offload all --cuda-graphs on
     check "$n: recompute, offload and graphs on four ranks: the same bits" same "$n-both" "$n-again"
     if [[ $recipe == tensorwise || $recipe == delayed ]]; then
       run "$n-gathered" 2 "${words[@]}" --zero-stage 3 --fp8-all-gather on
       run "$n-shard" 2 "${words[@]}" --zero-stage 3
-      check "$n: weights that travel in FP8 change no bit" same "$n-shard" "$n-gathered"
+      check "$n: weights that are gathered in FP8 change no bit" same "$n-shard" "$n-gathered"
     fi
     LLMC_CPU_STREAMS=random LLMC_CPU_ORDER=random LLMC_CPU_SEED=5 run "$n-random" 2 "${words[@]}" --tensor-parallel-degree 2 --zero-stage 3
     check "$n: other schedules: the same bits" same "$n-tensor" "$n-random"

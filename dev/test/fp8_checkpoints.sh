@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 4: FP8 trainings that go on from a checkpoint have the losses and weights of those that were never
-# interrupted, to the last bit: of each recipe, delayed scales with their history; saved beside training or not; also
-# where weights travel in FP8
+# interrupted, to the last bit: of each recipe, delayed scales with their history; saved during training or between steps;
+# also where weights are gathered in FP8
 # Timeout: 300
 #
 # CHECKPOINTS=every: each recipe in both ways of saving, on one rank and on two.
@@ -22,7 +22,7 @@ goes_on() { # NAME RANKS ARGUMENTS…
 if [ "${CHECKPOINTS:-}" = every ]; then
   for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
     for n in 1 2; do
-      goes_on "$recipe-$n-beside" $n --fp8 $recipe --zero-stage 3 --fp8-all-gather
+      goes_on "$recipe-$n-async" $n --fp8 $recipe --zero-stage 3 --fp8-all-gather
       goes_on "$recipe-$n" $n --fp8 $recipe --zero-stage 3 --checkpoint-async off
     done
   done

@@ -1,11 +1,11 @@
-// The operands of all FP8 products of trainings whose ranks share products out, byte by byte beside what one rank makes
-// of the same bf16 numbers:
+// Compares, byte by byte, the operands of all FP8 products of trainings whose ranks share products out with what one
+// rank makes of the same bf16 numbers:
 //
 //   fp8_gathered        on 2 or 4 ranks under mpirun
 //
 // What the ranks gather is put together here in bf16, from the rows that each quantized, and quantized plainly
 // (number.h, quantize.h) by its largest number; so are whole weights, of which each rank must have its rows and
-// columns. What does not travel has its rank's own scale. Delayed scales are the trainer's; before there are any, all
+// columns. What is not gathered has its rank's own scale. Delayed scales are the trainer's; before there are any, all
 // ranks share the largest number. The input of the first block's qkv comes from the embedding alone: it must be what a
 // training of one rank quantizes, in bf16, and with one scale of the running pass also in FP8.
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Way {
   int tensor = 2, context = 1, stage = 0;
   int B = 1, T = 21;  // which no tensor-parallel degree divides
   bool all_gather = false, precompute = true;
-  int chunks = 1;  // in which what is gathered travels: B x T is a multiple of as many tiles of 128 for each rank
+  int chunks = 1;  // in which a tensor is gathered: B x T is a multiple of as many tiles of 128 for each rank
   Recompute recompute = Recompute::none;
 };
 
@@ -68,7 +68,7 @@ Operand downloaded(Stream& stream, const std::string& name, const QuantizedTenso
   return operand;
 }
 
-// Of each product: the whole weight, and the rows and columns of it that are here.
+// The weight of a product of a block: all of it, and the rows and columns that this rank has.
 struct Weight {
   std::vector<bf16> values;
   std::vector<int64_t> rows, columns;
@@ -160,7 +160,7 @@ class Observer {
     copy(stream_, ranks + own.size() * size_t(mesh_.tensor_rank), own.data(), own.size());
     tensor_->all_gather(stream_, ranks, ranks + own.size() * size_t(mesh_.tensor_rank), own.size() * sizeof(bf16));
     const std::vector<bf16> theirs = download<bf16>(stream_, ranks, own.size() * size_t(degree));
-    // The ranks have as many rows of each chunk, one rank's behind the other's.
+    // The ranks have as many rows of each chunk, one rank's after the other's.
     std::vector<bf16> all(size_t(N) * size_t(columns));
     const int chunk_rows = R / settings_.tensor_chunks;
     for (int token = 0; token < N; ++token) {
@@ -235,7 +235,7 @@ class Observer {
   std::vector<float> scales_;
   std::map<int, Operand> inputs_, output_gradients_;  // of the running micro-batch, by LayerProjection::index
   int step_ = 0, seen_alone_ = 0;
-  size_t operands_ = 0, gathered_ = 0;  // compared; those of them that travelled as bytes
+  size_t operands_ = 0, gathered_ = 0;  // compared; those of them that were gathered as bytes
 };
 
 TrainerSettings settings_of(const std::string& recipe, const Way& way) {

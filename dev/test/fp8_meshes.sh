@@ -34,20 +34,20 @@ near_means() {
     }
     END { exit wrong || NR != 100 }'
 }
-beside_one_rank() { # NAME RECIPE RANKS ARGUMENTS…
+against_one_rank() { # NAME RECIPE RANKS ARGUMENTS…
   if [ ! -d "$scratch/$2" ]; then run "$2" 1 --fp8 "$2" --micro-batch 16; fi
   run "$1" "$3" --fp8 "$2" "${@:4}"
   check "$1: one rank's losses" near_means "$2" "$1"
 }
 
 shared=(--tensor-parallel-degree 2 --zero-stage 3 --micro-batch 8)
-beside_one_rank "tensor 2 x shard 2" tensorwise 4 "${shared[@]}"
-beside_one_rank "weights in FP8" tensorwise 4 "${shared[@]}" --fp8-all-gather
-check "weights that travel in FP8 change no bit" same "tensor 2 x shard 2" "weights in FP8"
-beside_one_rank "tensor 4" tensorwise 4 --tensor-parallel-degree 4 --micro-batch 16
-beside_one_rank "tensor 2 x shard 2, delayed" delayed 4 "${shared[@]}" --fp8-all-gather
+against_one_rank "tensor 2 x shard 2" tensorwise 4 "${shared[@]}"
+against_one_rank "weights in FP8" tensorwise 4 "${shared[@]}" --fp8-all-gather
+check "weights that are gathered in FP8 change no bit" same "tensor 2 x shard 2" "weights in FP8"
+against_one_rank "tensor 4" tensorwise 4 --tensor-parallel-degree 4 --micro-batch 16
+against_one_rank "tensor 2 x shard 2, delayed" delayed 4 "${shared[@]}" --fp8-all-gather
 for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
-  beside_one_rank "context 2, $recipe" $recipe 2 --context-parallel-degree 2 --micro-batch 16
-  beside_one_rank "tensor 2 x context 2, $recipe" $recipe 4 --tensor-parallel-degree 2 --context-parallel-degree 2 --micro-batch 16
+  against_one_rank "context 2, $recipe" $recipe 2 --context-parallel-degree 2 --micro-batch 16
+  against_one_rank "tensor 2 x context 2, $recipe" $recipe 4 --tensor-parallel-degree 2 --context-parallel-degree 2 --micro-batch 16
 done
 echo "$checks checks passed"

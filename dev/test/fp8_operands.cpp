@@ -1,10 +1,10 @@
-// Writes down what the FP8 products of a training's first steps are given, beside what that was quantized from, for
+// Writes down the operands of the FP8 products of a training's first steps, and what they were quantized from, for
 // dev/reference/check_operands.py, whose head says what the files hold.
 //
 //   fp8_operands DIR RECIPE [WORD…]      on any number of ranks
 //
 //   large        several blocks of 128 in each dimension; else hidden 48, FFN 80, 37 tokens
-//   stage=N      ZeRO;  all-gather: FP8 weights travel;  on-demand: with scales as each block is gathered
+//   stage=N      ZeRO;  all-gather: weights are gathered in FP8;  on-demand: with scales as each block is gathered
 //   grad=F  pow2=on|off  skip=NAMES  history=N  latest  margin=N    as the options --fp8-…
 //
 // Sources that are quantized as they are computed are computed again by the kernels that write them (rmsnorm_forward,

@@ -1,6 +1,6 @@
 // FP8 trainings on the ranks that run this. Each rank ends with an error where they are not as promised.
 //
-//   fp8_ranks same [every]                 how the ranks share the state out, how weights travel and the order of the
+//   fp8_ranks same [every]                 how the ranks share the state out, how weights are gathered and the order of the
 //                                          streams change no bit of losses and weights
 //   fp8_ranks step CHECKPOINT FILE [WORD…] one step from a checkpoint on, of 6 micro-batches which the ranks share:
 //                                          prints the loss, writes the gradients to FILE

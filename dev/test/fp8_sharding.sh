@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: promise 2: FP8 trainings of ranks that share: weights that travel in FP8 have the bits of those that travel in
+# Covers: promise 2: FP8 trainings of ranks that share: weights that are gathered in FP8 have the bits of those gathered in
 # bf16, and so have scales found ahead and on demand, in each stage and any order of the streams; from one saved state,
 # 2 and 3 ranks have one rank's loss, and its gradients to rounding
 # Timeout: 1200
@@ -45,5 +45,5 @@ done
 step lost 1 tensorwise recipe=delayed without-history
 check "a lost history is seen" not same_step delayed-one lost
 run alone 1 --dry-run --fp8 tensorwise --zero-stage 3 --fp8-all-gather
-check "one rank alone is told that nothing travels" says alone "one rank keeps all weights"
+check "one rank alone is told that nothing is gathered" says alone "one rank keeps all weights"
 echo "$checks checks passed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: FP8: --fp8-stats counts each step with all it quantizes, weights too, whichever steps are counted, whatever is
-# validated or sampled between them, where weights travel in FP8, and over a resume
+# validated or sampled between them, where weights are gathered in FP8, and over a resume
 # Timeout: 120
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -19,7 +19,7 @@ classes() {
 }
 of_step() { stats "$1" | sed -n "s/\"step\":$2,//p"; }
 
-# A rank counts what it quantizes: of weights that travel in FP8 its own part, here without the last two products'.
+# A rank counts what it quantizes: of weights that are gathered in FP8 its own part, here without the last two products'.
 while read -r name n count words; do
   # shellcheck disable=SC2086  # words
   set -- $words

@@ -202,11 +202,11 @@ inline void replace_alike(Document& node, const std::vector<std::string>& words,
   } else if (node.kind == Document::text) {
     char* end = nullptr;
     const auto number = uint64_t(strtoll(node.value.c_str(), &end, 10));
-    static const std::vector<uint64_t> factors = {uint64_t(-1), 0, 2, 3, 8, 256, 65536, uint64_t(1) << 32};
+    static const std::vector<uint64_t> multipliers = {uint64_t(-1), 0, 2, 3, 8, 256, 65536, uint64_t(1) << 32};
     if (*end != 0 || chance.one_in(2)) node.value = odd_number(chance);
     else
       node.value =
-          std::to_string(int64_t(chance.one_in(2) ? number + chance.below(5) - 2 : number * chance.of(factors)));
+          std::to_string(int64_t(chance.one_in(2) ? number + chance.below(5) - 2 : number * chance.of(multipliers)));
   } else if (!node.children.empty()) {  // another order
     std::shuffle(node.children.begin(), node.children.end(), std::mt19937_64(chance.bits()));
   }

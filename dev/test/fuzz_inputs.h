@@ -272,10 +272,10 @@ inline void make_shards(Chance& chance, const std::string& folder) {
   const auto damaged = [&](const std::string& bytes) {
     return chance.one_in(4) ? changed_bytes(bytes, chance) : bytes;
   };
-  const bool wide = chance.one_in(2);
-  std::string tokens(size_t(wide ? 4 : 2) * 100, 0);
+  const bool four_bytes = chance.one_in(2);
+  std::string tokens(size_t(four_bytes ? 4 : 2) * 100, 0);
   if (chance.one_in(4)) tokens[chance.below(tokens.size())] = char(chance.bits());
-  write_file(folder + "/a.bin", damaged((wide ? header(20240801, 7, 100) : header(20240520, 1, 100)) + tokens));
+  write_file(folder + "/a.bin", damaged((four_bytes ? header(20240801, 7, 100) : header(20240520, 1, 100)) + tokens));
   write_file(folder + "/a.mask",
              damaged(header(20241121, 1, 100) + std::string(100, chance.one_in(9) ? char(chance.bits()) : '\1')));
   static const Document manifest(parsed(R"({"format":"train_llama shards 1","tokenizer":{"file":null,"vocabulary":256},

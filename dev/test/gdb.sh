@@ -117,7 +117,7 @@ ends_with_fiber() { [ "$(sed '1,/fiber_entry/d; /^(gdb)/,$d' "$scratch/out" | gr
 echo "---- a barrier"
 session LLMC_ONE_ORDER=1 <<<"$reduce"
 cat "$scratch/out"
-says "a barrier: the same thread and block before and behind it, the right values" <<<"$reduced"
+says "a barrier: the same thread and block before and after it, the right values" <<<"$reduced"
 check "the backtrace ends with the fiber" ends_with_fiber
 session LLMC_ONE_ORDER=1 LLMC_CPU_ORDER=random LLMC_THREADS=3 <<<"$reduce"
 says "a barrier, threads in random order, blocks on 3 OS threads: the same" <<<"$reduced"
@@ -139,7 +139,7 @@ print threadIdx
 print r > 0.01 && r < 100
 EOF
 cat "$scratch/out"
-says "a sum over the block: the same thread behind it, in the function and in the kernel" <<EOF
+says "a sum over the block: the same thread after it, in the function and in the kernel" <<EOF
 (gdb) advance
 of_row<1> (
  = {x = 37, y = 0, z = 0}

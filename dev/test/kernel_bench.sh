@@ -82,7 +82,7 @@ refused "a program that fails" "bench ended with code 1" "$program" bench --vs e
 refused "a program that times nothing" "bench timed nothing" "$program" bench --vs "$(type -P true)"
 refused "no number of rounds" "usage: " "$program" bench --vs saved.txt --rounds 0
 refused "an even number, which has no median" "usage: " "$program" bench --vs saved.txt --rounds 2
-refused "a word behind it" "usage: " "$program" bench --vs saved.txt --rounds 5x
+refused "a word after it" "usage: " "$program" bench --vs saved.txt --rounds 5x
 check "--help is no error" exits 0 "$program" --help
 check "  and says what may be given" eval 'said "[--rounds N]" && ! said "error"'
 refused "a word that is no option" "usage: " "$program" bench --with saved.txt

@@ -100,7 +100,7 @@ ends product_of_two_operands "$product the descriptor of B differs within warpgr
 ends product_accumulates_for_some "$product accumulate differs within warpgroup 0: [a-z]+ in thread"
 ends product_of_reserved_bits "$product A's descriptor .*: bits that must be 0 are set: 0020000000000000"
 ends product_of_base_offset "$product A's descriptor .*: base offset 3, expected 0"
-ends product_from_second_row "$product A's descriptor .*: start 1152 is 128 bytes behind a multiple of its pattern of 1024 bytes"
+ends product_from_second_row "$product A's descriptor .*: start 1152 is 128 bytes after a multiple of its pattern of 1024 bytes"
 ends product_across_lines "$product A's descriptor .*: 16 elements from byte 112 of a line of 128 bytes"
 ends product_beyond_shared "$product B's descriptor .*: it reaches from byte 12288 to 20480 of the block's 17408 bytes"
 ends product_without_stride "$product B's descriptor .*: stride 0"

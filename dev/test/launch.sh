@@ -60,7 +60,7 @@ check "--hostfile is the same" [ "$asked" = "$expected" ]
 asked=$(asks scripts/run --hosts node1:8,node2:4 -n 9 --steps 1)
 check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
 check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
-check "chosen GPUs travel" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
+check "chosen GPUs are passed on" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
 check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1"
 mkdir -p "$scratch/failing/bin" "$scratch/ssh"
 sed 's/else echo .*/else exit 255; fi/' "$scratch/mpi/bin/mpirun" >"$scratch/failing/bin/mpirun"
@@ -140,7 +140,7 @@ done
 refused "not under Slurm" "this is a Slurm job" env -u SLURM_JOB_ID "$BASH" "$script"
 refused "submitted from elsewhere" "no program ./train_llama" env -u LLMC_PROGRAM "$BASH" "$script"
 
-# What srun gets.
+# The arguments that srun gets.
 expected="--distribution=block --cpu-bind=none --kill-on-bad-exit=1 $train --model tiny"
 RANKS=none SLURM_JOB_NUM_NODES=4 SLURM_GPUS_ON_NODE=8 SLURM_NTASKS_PER_NODE="" job --model tiny
 check "a rank for each GPU" [ "$(last_srun)" = "srun --mpi=pmix --ntasks=32 --ntasks-per-node=8 $expected \
@@ -179,7 +179,7 @@ check "and is not requeued" requeues 1
 ranks 2 "$train" "${run[@]}" $((step + 3)) --out straight >"$scratch/out"
 check "the losses are those of a run that was never stopped" \
   diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
-check "nothing is left beside the run" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
+check "nothing else is left" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
 rm -r runs
 
 begin "${run[@]}" 1000000

@@ -68,7 +68,7 @@ check "  a test passes" build/cpu/test/test_answer
 compiles ""
 check "  nothing was built, and nothing is said of it" not said "$built"
 compiles "" all kernels tests
-# Of the processor, for others may keep it from this test.
+# Milliseconds of the processor, because other processes may slow this test down.
 took=$(TIMEFORMAT='%U %S' && { time make -j1 all kernels tests >/dev/null; } 2>&1 | awk '{ print int(1000 * ($1 + $2)) }')
 check "make without news takes less than 1 s of the processor (took $took ms)" [ "$took" -lt 1000 ]
 touch llmc/kernels/twice.cuh

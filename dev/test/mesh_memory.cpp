@@ -44,7 +44,7 @@ struct Theory {
         N * (size_t(own.qkv_width() + own.q_width() + 3 * own.FF) * kBytes + size_t(own.NH) * sizeof(float));
     return size_t(own.L) * (rows + tokens) + R * (2 * C * kBytes + sizeof(float));
   }
-  // Of each block: forward two gathers and two scatters, backward four and two. The head gathers its input and
+  // Each block has forward two gathers and two scatters, backward four and two. The head gathers its input and
   // scatters the gradient, the embedding the other way round (one rank's number and zeros, which need no wider type);
   // and three numbers of each token's softmax.
   size_t tensor() const {

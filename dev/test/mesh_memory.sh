@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: promise 8: with tensor and context parallelism every planned byte is touched and no other; activations and what
-# travels are what formulas on paper say, as the communicators counted it, and as a device records it that executes nothing
+# is sent are what formulas on paper say, as the communicators counted it, and as a device records it that executes nothing
 # Timeout: 900
 #
 # MEMORY=every: each mesh, on up to 32 ranks; else some of 2 and 4.

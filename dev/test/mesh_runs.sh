@@ -16,7 +16,7 @@ sampled() { sed -n '/^sample/{n;p}' "$scratch/$1.txt"; }
 # differ by rounding, two likeliest tokens may be as near to one another.
 same_sample() { cmp <(sampled "$1" | "$3" -n 1) <(sampled "$2" | "$3" -n 1) && [ "$(sampled "$1" | wc -l)" = 3 ]; }
 
-echo "-- beside one rank"
+echo "-- against one rank"
 odd_model ffn=56
 options=(--model "$scratch/odd.json" "${data[@]}" --steps 4 --global-batch 8 --lr 6e-3 --val-every 2 --val-tokens 256
   --sample-every 2 --sample-tokens 20 --prompt '1 2 3' --temperature 0)

@@ -1,4 +1,4 @@
-// Trains one model on every mesh of the ranks that run this, and beside it on one rank alone:
+// Trains one model on every mesh of the ranks that run this, and on one rank alone:
 //
 //   meshes MODEL […]      on 1, 2, 4 or 8 ranks under mpirun; every: all models, on more meshes, with more steps
 //
@@ -16,7 +16,7 @@
 namespace {
 
 constexpr int kSequences = 16, kT = 32;
-// Sums of other pieces: each rounds by 2^-24 of itself. A curve may differ by 1e-4 at most.
+// A mesh adds other partial sums: each rounds by 2^-24 of itself. A curve may differ by 1e-4 at most.
 constexpr double kFirstLoss = 5e-7, kGradient = 1e-5, kNorm = 1e-6, kCurve = 1e-4;
 
 struct Model {

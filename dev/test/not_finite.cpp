@@ -3,7 +3,7 @@
 //   not_finite FOLDER      on one rank, or on several; files go below FOLDER
 //
 // One token, or one label, in the last micro-batch of the last rank meets weights that make an activation, a gradient
-// or a loss infinite or NaN. That step and the one that is under way behind it must leave weights, moments, FP8 scales
+// or a loss infinite or NaN. That step and the one that is under way after it must leave weights, moments, FP8 scales
 // and their history as they were, to the bit, on all ranks. So must the search, which must name the rank, the
 // micro-batch and the tensor. A checkpoint taken then must go on as if the two steps had never been asked for.
 #include <cmath>
@@ -148,7 +148,7 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
   const bool last = training.mesh.data_rank() + 1 == training.mesh.data_ranks();
   REQUIRE(!found || everywhere || last, "%s: found on rank %d: %s", what.c_str(), world.ranks.rank,
           found->tensor.c_str());
-  // Of the ranks that compute the same sequences, the one with the token's rows finds it first.
+  // Several ranks compute the same sequences. The one that has the token's rows finds it first.
   Stream stream(world.device, "found");
   const std::vector<int64_t> all =
       gather_numbers(*world.communicator, stream,
@@ -287,7 +287,7 @@ void run(const Ranks& ranks, const Words& words) {
     for (const Fault fault : kFaults) {
       if (fault == Fault::sum && (i > 0 || ranks.size > 1)) continue;  // how large the gradients are is for this kind
       if (ranks.size > 1 && (i + size_t(fault)) % 2) continue;         // two of the four
-      // Norms behind the layers multiply the huge numbers in other places.
+      // Norms after the layers multiply the huge numbers in other places.
       if (fault != Fault::activation && all[i].config().family->norm_after) continue;
       check(world, all[i], fault, words[0]), ++checked;
     }

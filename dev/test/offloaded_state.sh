@@ -3,7 +3,7 @@
 # and in bf16, on one rank and where the state is shared out; so have runs that go on from a checkpoint
 # Timeout: 1200
 #
-# MEMORY=every: every type, stage and piece.
+# MEMORY=every: every type, stage and size of a chunk.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -28,7 +28,7 @@ options+=(--zero-stage 3 --moment-dtype bf16 --master-dtype bf16)
 for way in on off; do
   run "narrow-$way" 2 --checkpoint-async $way
   resume "narrow-$way-on" 2 "$(checkpoint "narrow-$way" 3)"
-  check "in bf16, checkpoints beside training $way: gone on, the same bits" ends_alike "narrow-$way" "narrow-$way-on" 7
+  check "in bf16, checkpoints during training $way: gone on, the same bits" ends_alike "narrow-$way" "narrow-$way-on" 7
 done
 run narrow-offloaded 2 "${offload[@]}"
 check "in bf16 and offloaded" same narrow-on narrow-offloaded

@@ -83,9 +83,9 @@ run zero-delayed 1 --fp8 delayed --checkpoint-every 1 --keep-checkpoints 0
 check "delayed keeps to tensorwise" keeps_to zero-tensorwise zero-delayed
 check "  no tensor underflows" [ "$(numbers zero-delayed fp8_underflows | cut -d' ' -f2 | tr '\n' ' ')" = "0 0 0 0 0 " ]
 resume zero-resumed 1 "$(checkpoint zero-delayed 1)"
-check "  resumed behind the first step: the same bits" cmp <(log zero-delayed | tail -n 4) <(log zero-resumed)
+check "  resumed after the first step: the same bits" cmp <(log zero-delayed | tail -n 4) <(log zero-resumed)
 run zero-shared 2 --fp8 delayed --zero-stage 3 --fp8-all-gather
-check "  on 2 ranks whose weights travel in FP8" keeps_to zero-tensorwise zero-shared
+check "  on 2 ranks that gather weights in FP8" keeps_to zero-tensorwise zero-shared
 run zero-tensor 2 --fp8 delayed --tensor-parallel-degree 2
 check "  on 2 ranks that share products" keeps_to zero-tensorwise zero-tensor
 echo "$checks checks passed"

@@ -1,6 +1,6 @@
 // Records a step of a training on the ranks that run this, and that of the same rank by itself, on a device that
 // executes nothing: the two must be alike in all but addresses.  recorded STAGE HYBRID_DEGREE [RECIPE]
-// With a recipe: FP8 products, and weights travel in FP8 where they can.
+// With a recipe: FP8 products, and weights that are gathered in FP8 where they can be.
 #include <cstdio>
 
 #include "dev/test/record_order.h"

@@ -8,7 +8,7 @@ source "$(dirname "$0")/lib.bash"
 cd "$root"
 
 rooms=(base tokenizer device kernels comm config memory model data train predict run)
-# What includes upwards: lines "file: include".
+# Prints the includes that lead upwards, as lines "file: include".
 upward() {
   local i j
   for i in "${!rooms[@]}"; do

@@ -40,7 +40,7 @@ void require_touched(World& world, const ModelConfig& config, TrainerSettings se
            plan.device_bytes() + plan.bytes(Segment::pinned));
 }
 
-// Each head with each type; gradients travel in either type, in every other stage.
+// Each head with each type; gradients are reduced in either type, in every other stage.
 void touch(const Ranks& ranks, const Words& words) {
   World world(ranks);
   for (int stage = 0; stage < 4; ++stage)
@@ -94,7 +94,8 @@ void plan_stage(World& world, const ModelConfig& c, DType dtype, int stage) {
   const auto trainer = world.trainer(c, settings);
   std::map<std::string, size_t> bytes, slots;  // by category: what lasts, and whole units on their way
   for (const MemoryPlan::Buffer& b : trainer->plan().buffers()) {
-    if (b.name == "weight decay of each range") continue;  // 24 bytes for each stretch of a kind, as the parts fall
+    if (b.name == "weight decay of each range")
+      continue;  // 24 bytes for each range of one kind, and the parts decide how many there are
     (b.name.ends_with("of a unit") ? slots : bytes)[b.category] += b.bytes;
   }
   const size_t size = dtype == DType::bf16 ? 2 : 4, ranks = size_t(world.ranks.size);
@@ -163,7 +164,7 @@ void begin(const Ranks& ranks, const Words& words) {
   TrainerSettings settings;
   settings.zero_stage = 3, settings.T = 64;
   const auto trainer = world.trainer(model_of(model), settings);
-  trainer->allocate();  // which touches it all: what comes is beside it
+  trainer->allocate();  // which touches all of it, so that what follows is in addition to it
   // Freed memory is given back, and not counted with what comes next.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   std::ofstream("/proc/self/clear_refs") << "5" << std::flush;  // VmHWM begins again

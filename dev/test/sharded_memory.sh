@@ -4,7 +4,7 @@
 # Covers: promise 6: to initialize or import a sharded model, a rank needs memory for its part of it
 # Timeout: 300
 #
-# SHARDING=every: more meshes, 8 ranks too, and gradients that travel in either type.
+# SHARDING=every: more meshes, 8 ranks too, and gradients that are reduced in either type.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -31,7 +31,7 @@ for mesh in "${fp8_meshes[@]}"; do
   check "$n ranks, degree $degree, 3 stages, 7 kinds of FP8 training: the same" touched 21 "$n" touched-fp8 "$degree"
 done
 
-echo "-- planned: for bf16 there is a master copy beside the moments; on their way are whole units"
+echo "-- planned: for bf16 there is a master copy in addition to the moments; whole units are gathered"
 planned() { # MODEL PRECISION RANKS…
   local n
   for n in "${@:3}"; do ranks "$n" "$memory" plan "$1" "$2" || return 1; done >"$scratch/planned"
@@ -49,7 +49,7 @@ if [ "${SHARDING:-}" = every ]; then
   check "with another padding" planned tiny fp32 8
 fi
 
-echo "-- initialized and imported in stage 3: the host's memory beside the arena, which in the CPU backend is the host's too"
+echo "-- initialized and imported in stage 3: the host's memory apart from the arena, which in the CPU backend is the host's too"
 # Three units of about the same size, 48 M parameters.
 cat >"$scratch/model.json" <<'JSON'
 {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 512,
@@ -58,8 +58,8 @@ cat >"$scratch/model.json" <<'JSON'
  "max_position_embeddings": 512, "rope_theta": 10000.0}
 JSON
 "$memory" export "$scratch/model.json" "$scratch/weights"
-# As it was written, or read by one rank from begin to end, the system keeps a file in large pieces, of which a rank gets
-# all that it reads a byte of. Forgotten, it is read in small ones.
+# A file that was just written, or that one rank has read from begin to end, is cached in large blocks, and a rank that
+# reads a byte of such a block maps all of it. If the cache has no part of the file, its blocks are small.
 sync "$scratch/weights/model.safetensors"
 forget() { dd if="$scratch/weights/model.safetensors" iflag=nocache count=0 status=none; }
 for n in "${counts[@]}"; do

@@ -6,8 +6,8 @@
 # Covers: promise 2: a step as it is recorded by a device that executes nothing is the one that is executed
 # Timeout: 900
 #
-# SHARDING=every: instead, every stage on 1, 2, 3, 4 and 8 ranks and on hybrid meshes, with 1 and 3 micro-batches; beside
-# the losses, the weights, no further from one rank's than 3 times what the order of its micro-batches moves those.
+# SHARDING=every: instead, every stage on 1, 2, 3, 4 and 8 ranks and on hybrid meshes, with 1 and 3 micro-batches; not only
+# the losses, but also the weights are no further from one rank's than 3 times what the order of its micro-batches moves.
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"
@@ -111,7 +111,7 @@ END
 check "the loss falls" falls one 0.5
 # Gradients that were rounded on their way: the first loss knows none. Each number is off by 2^-9 of itself at most and an
 # update by less, since AdamW divides by their size.
-check "gradients that travel in bf16 train nearly the same" near 3-ranks bf16 $steps 0 2e-3
+check "gradients that are reduced in bf16 train nearly the same" near 3-ranks bf16 $steps 0 2e-3
 check "  and not quite" not same_weights 3-ranks bf16
 options+=(--model "$scratch/true.json")
 LLMC_CPU_STREAMS=lazy run lazy 2 --zero-stage 3 --micro-batch 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: what a start leaves when it fails or is killed; --resume auto without a checkpoint; --quiet; what runs print that
-# train nothing, or one step; an error in the middle of a sample; exit code 2 of a dry run that does not fit
+# train nothing, or one step; an error within a sample; exit code 2 of a dry run that does not fit
 # Timeout: 200
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -128,7 +128,7 @@ done
 check "a cluster" ends_with_2 "$train" --dry-run --nodes 1 --gpus-per-node 1 --model llama3-8b --seq-len 8192
 check "what fits ends with 0" "$train" "${short[@]}" --dry-run --quiet
 
-echo "-- an error in the middle of a sample"
+echo "-- an error within a sample"
 mpirun --oversubscribe --bind-to none -n 2 "$train" --layers 1 --sample-only --sample-tokens 100000000 --temperature 0 --prompt abc \
   --tensor-parallel-degree 2 --comm-timeout 2 >sample.txt 2>&1 &
 child=$!

@@ -1,5 +1,5 @@
-// Trains a small model with steps that are enqueued piece by piece, and with steps that were captured once and are
-// launched as a whole (Trainer::enqueue_step), and compares.
+// Trains a small model with steps that are enqueued operation by operation, and with steps that were captured once and
+// are launched as a whole (Trainer::enqueue_step), and compares.
 //
 //   step_graphs some|every      on one rank, or on several that share the state out
 //
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kT = 32, kSteps = 10, kMicroSteps = 3;
 // An evaluation follows step kEvaluated, a snapshot step kTaken. The first rank records step kRecorded, which all
-// enqueue piece by piece. From step kShort on there is one micro-batch.
+// enqueue operation by operation. From step kShort on there is one micro-batch.
 constexpr int kEvaluated = 4, kTaken = 6, kRecorded = 2, kShort = 8;
 // Each fourth step, from kLoud on, is clipped, and no other. All its tokens are one token with one label, so that the
 // gradients of all tokens point the same way: the norm is 12 or more. Other steps have 97 labels, whose gradients
@@ -127,7 +127,7 @@ void compare(World& world, const Kind& kind) {
             kind.name.c_str(), step, norm, kClip, loud(step) ? "clips it" : "leaves it alone");
     clipped += norm > kClip;
   }
-  // All but the first step, the recorded one, with delayed scales the second, and the one behind the snapshot; those
+  // All but the first step, the recorded one, with delayed scales the second, and the one after the snapshot; those
   // with statistics are not like others.
   const size_t most = kSteps - 2 - kind.settings.fp8.delayed() - kind.settings.snapshot;
   REQUIRE(

@@ -1,4 +1,4 @@
-// Lists what trainings of every kind ask of a device, a line a piece of work:  step_listing [--names] [WORD…]
+// Lists what trainings of every kind ask of a device, a line for each operation:  step_listing [--names] [WORD…]
 //
 // A line has the stream, the name, the kernel with its template arguments, grid, block and shared bytes, FLOPs, and the
 // bytes that are read (r), written (w) or updated (u), as buffer + offset. Events are lines, too: `point 3` is

@@ -280,7 +280,7 @@ TEST_CASE("a crash at any call leaves a checkpoint from which training goes on w
   for (const int64_t step : {0, 2, 4, 6})
     CHECK(is_tail(losses_from(world, step ? checkpoint_path(whole, step) : ""), losses));
 
-  std::vector<std::string> calls;  // of a save between steps; one during steps makes them, too
+  std::vector<std::string> calls;  // of a save between steps; a save during steps makes the same
   for (const bool async : {false, true}) {
     CAPTURE(async);
     const fs::path root = folder / (async ? "async" : "run"), crashed = folder / "crashed";
@@ -370,7 +370,7 @@ TEST_CASE("flags that were given before a part of a save began say nothing of it
   CHECK(checkpointer.news().size() == 1);
 }
 
-TEST_CASE("a snapshot is of one step, whatever the steps after it do to the weights") {
+TEST_CASE("a snapshot is of one step, whatever later steps do to the weights") {
   World world, other_world;
   Saving training(world), other(other_world);
   training.enqueue();

@@ -1,4 +1,4 @@
-// Covers: checksums of files are XXH64, in whatever pieces the bytes come, also of blocks; SHA-256
+// Covers: checksums of files are XXH64, in whatever chunks the bytes arrive, also of blocks; SHA-256
 #include <random>
 
 #include "dev/test/test.h"
@@ -28,7 +28,7 @@ TEST_CASE("the checksums that the xxhash library gives") {
   CHECK(checksum_of(thousand) == "5f235fa033f1a3fb");
 }
 
-TEST_CASE("the same in pieces of any size, and asked in between") {
+TEST_CASE("the same in chunks of any size, and asked in between") {
   std::mt19937 random(1);
   std::string bytes(5000, 0);
   for (char& c : bytes) c = char(random());
@@ -58,9 +58,9 @@ TEST_CASE("checksums of blocks are those of the bytes, wherever its parts end") 
 }
 
 TEST_CASE("SHA-256 of the examples of FIPS 180-4, and around the ends of blocks") {
-  const auto sha256 = [](const std::string& bytes, size_t piece) {
+  const auto sha256 = [](const std::string& bytes, size_t chunk) {
     Sha256 sum;
-    for (size_t at = 0; at < bytes.size(); at += piece) sum.add(bytes.data() + at, std::min(piece, bytes.size() - at));
+    for (size_t at = 0; at < bytes.size(); at += chunk) sum.add(bytes.data() + at, std::min(chunk, bytes.size() - at));
     return sum.text();
   };
   for (const auto& [bytes, want] :
@@ -87,6 +87,6 @@ TEST_CASE("SHA-256 of the examples of FIPS 180-4, and around the ends of blocks"
         std::pair<std::string, const char*>{std::string(1000, 'a'),
                                             "41edece42d63e8d9bf515a9ba6932e1c20cbc9f5a5d134645adb5db1b9737ea3"}}) {
     CAPTURE(bytes.size());
-    for (const size_t piece : {1, 3, 63, 64, 65, 2000}) CHECK(sha256(bytes, piece) == want);
+    for (const size_t chunk : {1, 3, 63, 64, 65, 2000}) CHECK(sha256(bytes, chunk) == want);
   }
 }

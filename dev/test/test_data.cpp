@@ -70,8 +70,8 @@ void check_message(const std::string& message, const std::string& first, const P
 TEST_CASE("both shard formats, mixed under one pattern, in the order of their names") {
   TemporaryFolder folder;
   const std::vector<uint16_t> narrow = {0, 1, 50256, 7, 65535};
-  const std::vector<uint32_t> wide = {65536, 3, 128255};
-  write_shard(folder / "b_1.bin", wide);
+  const std::vector<uint32_t> four_bytes = {65536, 3, 128255};
+  write_shard(folder / "b_1.bin", four_bytes);
   write_shard(folder / "b_0.bin", narrow);
   write_shard(folder / "other.bin", std::vector<uint16_t>{9});
 
@@ -145,9 +145,9 @@ TEST_CASE("nanoGPT's files are tokens without a header") {
   zeros[0] = 1;
   says(open_error(folder.write("z.bin", bytes_of(zeros))), "wrong magic 1");
   // Nor are tokens of 4 bytes, or words beyond GPT-2's vocabulary, though a model has so many tokens.
-  std::vector<uint32_t> wide;
-  for (uint32_t i = 0; i < 1000; ++i) wide.push_back(1 + i * 7919 % 128000);
-  says(open_error(folder.write("w.bin", bytes_of(wide)), 128256), "wrong magic");
+  std::vector<uint32_t> four_bytes;
+  for (uint32_t i = 0; i < 1000; ++i) four_bytes.push_back(1 + i * 7919 % 128000);
+  says(open_error(folder.write("w.bin", bytes_of(four_bytes)), 128256), "wrong magic");
   tokens[100] = 60000;
   says(open_error(folder.write("t.bin", bytes_of(tokens)), 128256), "wrong magic");
 }
@@ -224,9 +224,9 @@ TEST_CASE("a token that the vocabulary does not have, wherever it stands") {
     CHECK(read_error(data, 0, 0, 10000) == message);
     if (at > 5) CHECK(read_error(data.split(5).second, 0, 9995) == message);
 
-    std::vector<uint32_t> wide(10000, 128255);
-    wide[at] = 0xfffffff0;  // negative, had it been read as a signed number
-    write_shard(path, wide);
+    std::vector<uint32_t> four_bytes(10000, 128255);
+    four_bytes[at] = 0xfffffff0;  // negative, had it been read as a signed number
+    write_shard(path, four_bytes);
     check_message(check_error(path, 128256), "shard " + path + ": token " + std::to_string(at) + " is 4294967280",
                   "below the model's vocabulary of 128256");
   }
@@ -517,10 +517,9 @@ TEST_CASE("shards and masks that the manifest lists and that are not there") {
                 "shard " + (folder / "x_train_3.bin") + " has 4 tokens, and " + manifest + " lists 3",
                 "fetch both again");
   for (const auto& [name, count] : listed) std::filesystem::remove(folder / name + ".mask");
-  check_message(
-      error_of([&] { compared("x_train_1.bin"); }),
-      "shard " + (folder / "x_train_1.bin") + " has no mask beside it, and " + manifest + " lists x_train_1.mask",
-      "fetch the .mask files too", "move manifest.json away");
+  check_message(error_of([&] { compared("x_train_1.bin"); }),
+                "shard " + (folder / "x_train_1.bin") + " has no mask, and " + manifest + " lists x_train_1.mask",
+                "fetch the .mask files too", "move manifest.json away");
   std::filesystem::remove(manifest);
   CHECK(compared("*.bin").empty());
 }

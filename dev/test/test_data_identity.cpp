@@ -1,4 +1,4 @@
-// Covers: data: by what a run that goes on knows its data again: pieces of files, manifests, the rule of the documents
+// Covers: data: by what a run that goes on knows its data again: chunks of files, manifests, the rule of the documents
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -27,7 +27,7 @@ void write_token(const std::string& path, int64_t at, uint16_t token) {
 
 }  // namespace
 
-TEST_CASE("data that is too large to be read is known by pieces of each file and by its manifest") {
+TEST_CASE("data that is too large to be read is known by chunks of each file and by its manifest") {
   TemporaryFolder folder;
   const int64_t size = int64_t(1) << 24;  // of each of three shards: holes, but for their headers
   for (const char* name : {"x_train_1.bin", "x_train_2.bin", "x_train_3.bin"}) {
@@ -48,7 +48,7 @@ TEST_CASE("data that is too large to be read is known by pieces of each file and
   }
   CHECK(changed(was, data) == "");
   write_token(second, 1 << 15, 1);
-  CHECK(changed(was, data) == "");  // between the pieces
+  CHECK(changed(was, data) == "");  // between the chunks
   write_manifest(folder / "", {{"x_train_1", size}, {"x_train_2", size}, {"x_train_3", size}}, false);
   CHECK(changed(was, data) == "");  // there was none before
   const Json listed = identity(data);

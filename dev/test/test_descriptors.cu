@@ -75,7 +75,7 @@ uint64_t digest_of(uint64_t descriptor, Major major, int mns) {
   return fnv1a(bytes);
 }
 
-// Of a WgmmaTile, where it can give the slice: else 0.
+// Returns the descriptor that a WgmmaTile gives for the slice; 0 if it cannot give it.
 template <int kLines, int kColumns>
 uint64_t tile_descriptor(const Golden& g) {
   using Tile = WgmmaTile<kLines, kColumns>;

@@ -165,7 +165,7 @@ TEST_CASE("shards in several folders are told apart in the same way") {
   CHECK(different_rules(folder / "*/*.bin") == "");
 }
 
-TEST_CASE("what a mask beside a shard says is not learnt has no label") {
+TEST_CASE("a token that the shard's mask excludes has no label") {
   TemporaryFolder folder;
   const std::string shard = write_shard(folder / "a.bin", std::vector<uint16_t>{1, 2, 3, 4, 5, 6, 7, 8});
   const auto mask = [&](const std::string& bytes, int32_t tokens = 8) {
@@ -197,7 +197,7 @@ TEST_CASE("what a mask beside a shard says is not learnt has no label") {
   says(error(), "a.mask: 5 bytes");
   mask({0, 1, 1, 0, 0, 1, 0, 1});
   write_shard(folder / "b.bin", std::vector<uint16_t>{1, 2});
-  says(error(), "has no .mask beside it");
+  says(error(), "has no .mask, and");
 }
 
 TEST_CASE("positions that are none are refused") {

@@ -1,7 +1,7 @@
 // Covers: FP8: which products a recipe and --fp8-skip choose; what cannot run is refused with the reason and the
 // recipes that can; numbers that are not finite end a training with their tensor's name
 //
-// Covers: promise 2: sharded weights in FP8 are half of the bytes that travel in bf16, norms beside them
+// Covers: promise 2: sharded weights in FP8 are half of the bytes that are gathered in bf16, apart from norms
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -83,12 +83,12 @@ TEST_CASE("a recipe that cannot run is refused, with those that can") {
   const ProductRefusal no_e5m2 = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.format == Fp8Format::e5m2 || b.format == Fp8Format::e5m2 ? "no e5m2" : "";
   };
-  // What only weight gradients have.
+  // Only gradients of weights have such operands.
   const ProductRefusal no_small_blocks = [](const QuantizedTensor& a, const QuantizedTensor& b, auto...) {
     return a.scaling == Scaling::block_1x128 && b.scaling == Scaling::block_1x128 ? "blocks on both sides" : "";
   };
   const ProductRefusal all = [](const QuantizedTensor&, const QuantizedTensor&, auto...) { return "no FP8 at all"; };
-  // Of weight gradients' products only those of later micro-batches.
+  // Only gradients of weights in later micro-batches have such products.
   const ProductRefusal no_adding = [](const QuantizedTensor&, const QuantizedTensor&, DType result, bool accumulate,
                                       bool) { return result == DType::fp32 && accumulate ? "no adding" : ""; };
   const ProductRefusal no_fast = [](const QuantizedTensor&, const QuantizedTensor&, DType, bool, bool fast) {
@@ -149,7 +149,7 @@ TEST_CASE("what is not finite is named") {
     }
 }
 
-TEST_CASE("FP8 weights are half of the bytes that travel in bf16") {
+TEST_CASE("FP8 weights are half of the bytes that are gathered in bf16") {
   for (const int ranks : {2, 3, 8})
     for (const char* skip : {"", "layers.1.mlp.down_proj"}) {
       CAPTURE(ranks);

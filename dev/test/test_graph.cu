@@ -126,26 +126,26 @@ TEST_CASE("what is not ordered in a graph, or between it and what is outside, is
 
 TEST_CASE("outside, an event of a graph stands for the end of its last launch") {
   World w;
-  Event middle(w.device);
+  Event between(w.device);
   w.graph.capture(w.one, [&] {
-    middle.record(w.one);
+    between.record(w.one);
     w.add(w.one, w.numbers[1], w.numbers[0], 1);
   });
   w.graph.launch(w.one);
-  w.two.wait(middle);
-  w.add(w.two, w.numbers[2], w.numbers[1], 0);  // in order, though `middle` came before what was written
-  middle.synchronize();
+  w.two.wait(between);
+  w.add(w.two, w.numbers[2], w.numbers[1], 0);  // in order, though `between` came before what was written
+  between.synchronize();
   CHECK(w.device.host_waits().running == 1);
   w.two.synchronize();
   CHECK(w.result(2) == 1);
   // Recorded by the host since, then by another launch.
   w.add(w.one, w.numbers[1], w.numbers[0], 10);
-  middle.record(w.one);
-  w.two.wait(middle);
+  between.record(w.one);
+  w.two.wait(between);
   w.add(w.two, w.numbers[2], w.numbers[1], 0);
   w.forked.record(w.two), w.one.wait(w.forked);
   w.graph.launch(w.one);
-  w.two.wait(middle);
+  w.two.wait(between);
   w.add(w.two, w.numbers[2], w.numbers[1], 0);
   w.two.synchronize();
   CHECK(w.result(2) == 1 + 11 + 12);

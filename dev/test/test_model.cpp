@@ -252,7 +252,7 @@ TEST_CASE("windows by layer, as each family's keys say") {
   says(refused("llama", seven), "sliding_window is 7");
   says(refused("olmo2", upper_used, "sfsf"), "sliding_window is 7");
   says(refused("mistral", upper_used, "sfsf"), "use_sliding_window");
-  // A reader that knows no list of layers sees windows in the layers behind the last one without.
+  // A reader that knows no list of layers sees windows in the layers after the last one without.
   ModelConfig upper = config("qwen2", upper_used);
   CHECK(upper.to_json().get_int("max_window_layers") == 2);
   upper.set_layers(5);
@@ -402,10 +402,10 @@ TEST_CASE("the parts of units hold every element of every weight once, for any n
         CHECK(size % ParameterLayout::kAlignment == 0);
         end += size * size_t(parts);
         for (int part = 0; part < parts; ++part)
-          for (const Slice& piece : layout.slices(unit, size_t(part) * size, size)) {
-            CHECK(piece.tensor->offset + piece.first == size_t(part) * size + piece.at);
-            CHECK(piece.at + piece.count <= size);
-            for (size_t i = 0; i < piece.count; ++i) ++seen[piece.tensor->name].at(piece.first + i);
+          for (const Slice& slice : layout.slices(unit, size_t(part) * size, size)) {
+            CHECK(slice.tensor->offset + slice.first == size_t(part) * size + slice.at);
+            CHECK(slice.at + slice.count <= size);
+            for (size_t i = 0; i < slice.count; ++i) ++seen[slice.tensor->name].at(slice.first + i);
           }
       }
       CHECK(layout.size == end);
@@ -448,9 +448,9 @@ TEST_CASE("the ranks of a tensor-parallel group hold every element, copies as of
           CHECK(q.first_row / 16 / (8 / NKV) == k.first_row / 16);
           CHECK((q.first_row + q.rows - 1) / 16 / (8 / NKV) == (k.first_row + k.rows - 1) / 16);
           size_t elements = 0;
-          for (const Slice& piece : layout.slices(1, 500, 1000))
-            piece.window().for_runs(piece.count, [&](size_t i, uint64_t first, size_t count) {
-              for (size_t j = 0; j < count; ++j) CHECK(piece.window()[i + j] == first + j);
+          for (const Slice& slice : layout.slices(1, 500, 1000))
+            slice.window().for_runs(slice.count, [&](size_t i, uint64_t first, size_t count) {
+              for (size_t j = 0; j < count; ++j) CHECK(slice.window()[i + j] == first + j);
               elements += count;
             });
           CHECK(elements > 0);

@@ -133,7 +133,7 @@ TEST_CASE("NFC: a text may be cut before and after a newline, and white space st
 
 TEST_CASE("work and memory are limited") {
   const double begin = seconds();
-  // A megabyte of marks in an awkward order behind one letter, of one character, and of what grows most.
+  // A megabyte of marks in an awkward order after one letter, of one character, and of what grows most.
   for (const char* unit : {"\u0301\u0323", "\u4e2d", "\ufdfa", "\u1e0b\u0323"}) {
     std::string text = "a";
     while (text.size() < (1 << 20)) text += unit;

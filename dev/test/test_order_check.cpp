@@ -12,13 +12,13 @@
 
 namespace {
 
-// What the order check must report, found the plain way: every access knows all that happened before it.
+// Finds the plain way what the order check must report: every access knows all that happened before it.
 class PlainOrder {
  public:
   using Known = std::vector<bool>;  // which earlier accesses
   explicit PlainOrder(size_t timelines) : known_(timelines) {}
 
-  // Whether it conflicts with an access that did not happen before it.
+  // Returns whether it conflicts with an access that did not happen before it.
   bool access(size_t timeline, const Access* accesses, size_t count) {
     if (timeline != OrderCheck::kHost) join(timeline, known_[OrderCheck::kHost]);
     bool conflict = false;
@@ -118,7 +118,7 @@ TEST_CASE("the log of accesses stays small") {
   order.forget(data, sizeof data);
   CHECK(order.entries() == 0);
   order.access(one, "before the host waits", {"here", 1}, all, 1);
-  order.access(two, "beside it", {"here", 1}, accesses_elsewhere, 1);
+  order.access(two, "next to it", {"here", 1}, accesses_elsewhere, 1);
   order.join(OrderCheck::kHost, order.now(one));
   CHECK(order.entries() == 1);
 }

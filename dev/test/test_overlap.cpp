@@ -1,5 +1,5 @@
-// Covers: promise 2: what tensor and context parallelism send goes beside compute: nothing orders a chunk behind the
-// product of another, or that behind the chunk; a replay shows compute to wait for the first chunk of a gather and the
+// Covers: promise 2: tensor and context parallelism send while the device computes: no chunk waits for the product of
+// another chunk, and no product for another's chunk; in a replay compute waits for the first chunk of a gather and the
 // last of a scatter alone, and for the largest numbers of FP8
 #include <cstdio>
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-using Kind = Travel::Kind;
+using Kind = Transfer::Kind;
 
 constexpr int kChunks = 4, kLayers = 2, kHeadChunks = 8;
 
@@ -61,15 +61,15 @@ std::string text_of(const std::vector<std::string>& found) {
 }
 
 std::map<std::string, Exposed> exposed(const Record& record, const Case& c, const ReplayRates& rates) {
-  std::vector<CollectiveTrace> travels;
-  if (c.tensor > 1) travels.push_back(of_tensor(record));
-  if (c.context > 1) travels.push_back(of_context(record, c));
+  std::vector<CollectiveTrace> traces;
+  if (c.tensor > 1) traces.push_back(of_tensor(record));
+  if (c.context > 1) traces.push_back(of_context(record, c));
   std::vector<const CollectiveTrace*> streams;
-  for (const CollectiveTrace& t : travels) streams.push_back(&t);
+  for (const CollectiveTrace& t : traces) streams.push_back(&t);
   return exposed_by_kind(record, replay(record, rates), streams);
 }
 
-// The record with one more wait: `before` comes behind `after`.
+// Returns the record with one more wait: `before` comes after `after`.
 Record with_wait(Record record, int after, int before) {
   const int after_stream = record.entries[size_t(after)].stream, before_stream = record.entries[size_t(before)].stream;
   record.entries.insert(record.entries.begin() + before, {Record::Entry::Kind::wait, before_stream, 1 << 20});
@@ -77,7 +77,7 @@ Record with_wait(Record record, int after, int before) {
   return record;
 }
 
-// The record where a chunk, and what is behind it on its stream, sets out behind a work of compute.
+// Returns the record in which a chunk, and what follows it on its stream, begins after a work of compute.
 Record held_up(const Record& record, int chunk, int work) {
   const int stream = record.entries[size_t(chunk)].stream;
   Record changed;
@@ -96,27 +96,28 @@ Record held_up(const Record& record, int chunk, int work) {
 
 }  // namespace
 
-TEST_CASE("nothing orders a chunk behind another's product, nor the product behind it") {
+TEST_CASE("no chunk waits for another's product, and no product for another's chunk") {
   for (const Case& c : kCases) {
     CAPTURE(text_of(c));
     const Record record = recorded(c);
     size_t pairs = 0;
     if (c.tensor > 1) {
-      const CollectiveTrace travels = of_tensor(record);
-      CHECK(text_of(travels.needless_waits(&pairs)) == "");
-      // Of a layer: what qkv, gate and up take, and this again and what o and down leave, backward; the head's inputs
-      // and the embedding's gradient. Likewise sums, but the weights' inputs.
-      CHECK(travels.count(Kind::gather) == 6 * kLayers + 2);
-      CHECK(travels.count(Kind::scatter) == 4 * kLayers + 2);
-      CHECK(travels.count(Kind::parts) == 1);
-      CHECK(travels.count(Kind::largest) == (c.fp8 ? 4 * kLayers : 0));
+      const CollectiveTrace trace = of_tensor(record);
+      CHECK(text_of(trace.needless_waits(&pairs)) == "");
+      // A layer gathers 2 inputs forward (of qkv, of gate and up); backward it gathers these again, and the gradients
+      // of the outputs of o and down. The 2 others are the head's input and the embedding's gradient. Sums are
+      // scattered in the same places, except that the inputs that backward gathers again have none.
+      CHECK(trace.count(Kind::gather) == 6 * kLayers + 2);
+      CHECK(trace.count(Kind::scatter) == 4 * kLayers + 2);
+      CHECK(trace.count(Kind::parts) == 1);
+      CHECK(trace.count(Kind::largest) == (c.fp8 ? 4 * kLayers : 0));
       CHECK(pairs == (10 * kLayers + 4) * (kChunks - 1) + kHeadChunks - 1);
     }
     if (c.context > 1) {
-      const CollectiveTrace travels = of_context(record, c);
-      CHECK(text_of(travels.needless_waits(&pairs)) == "");
-      CHECK(travels.count(Kind::gather) == 2 * kLayers);
-      CHECK(travels.count(Kind::scatter) == kLayers);
+      const CollectiveTrace trace = of_context(record, c);
+      CHECK(text_of(trace.needless_waits(&pairs)) == "");
+      CHECK(trace.count(Kind::gather) == 2 * kLayers);
+      CHECK(trace.count(Kind::scatter) == kLayers);
       CHECK(pairs == size_t(3 * kLayers * (8 / c.tensor - 1)));
     }
   }
@@ -129,8 +130,8 @@ TEST_CASE("compute waits for the first chunk of a gather, the last of a scatter 
     CAPTURE(text_of(c));
     const Record record = recorded(c);
     for (const ReplayRates& links : {rates, fast}) {
-      // What the chunks are too slow for at such rates: a chunk takes longer than the product beside it, or has a part
-      // of the links only.
+      // At such rates chunks are too slow: one takes longer than the product that runs at the same time, or has only a
+      // part of the links.
       const bool slow = links.node_bytes == rates.node_bytes &&
                         (c.tensor > 2 || c.fp8 || c.tensor * c.context > 2 || c.sums == DType::fp32);
       CAPTURE(links.node_bytes);
@@ -147,7 +148,7 @@ TEST_CASE("compute waits for the first chunk of a gather, the last of a scatter 
         if (kind == "later of the embedding's gradient") CHECK(e.entries.size() == kChunks - 1);
         if (kind == "largest numbers") CHECK(e.entries.size() == 4 * kLayers);
       }
-      // What weights' gradients take, and inputs' gradients, are hidden whole.
+      // The gathers for gradients of weights, and the scatters of gradients of inputs, are hidden whole.
       if (c.context == 1) CHECK(firsts == 4 * kLayers + 2);
       if (c.context == 1 && !slow) CHECK(lasts == 2 * kLayers + 1);
     }
@@ -158,29 +159,29 @@ TEST_CASE("one wait that is not needed is seen") {
   const ReplayRates rates = ReplayRates::of(modelled_device("H100"));
   for (const Case& c : {Case{2, 1, false}, Case{1, 2, false}}) {
     const Record record = recorded(c);
-    const auto travels_of = [&](const Record& r) { return c.tensor > 1 ? of_tensor(r) : of_context(r, c); };
+    const auto trace_of = [&](const Record& r) { return c.tensor > 1 ? of_tensor(r) : of_context(r, c); };
     const auto seen = [&](const Record& changed, const char* what) {
       size_t pairs = 0;
-      for (const std::string& found : travels_of(changed).needless_waits(&pairs))
+      for (const std::string& found : trace_of(changed).needless_waits(&pairs))
         if (found.find(what) != std::string::npos) return true;
       return false;
     };
-    const CollectiveTrace travels = travels_of(record);
+    const CollectiveTrace trace = trace_of(record);
     std::map<Kind, int> tried;
     int waiting = 0, exposing = 0;
-    for (const Travel& t : travels.all())
+    for (const Transfer& t : trace.all())
       for (size_t k = 0; k + 1 < t.chunks.size(); ++k) {
         const std::vector<int>&chunk = t.chunks[k], &next = t.chunks[k + 1];
         CAPTURE(k);
         CAPTURE(record.entries[size_t(chunk[0])].place);
         if (t.kind == Kind::gather) {
-          const int taker = travels.taker(chunk);
-          if (taker == travels.taker(next)) continue;
+          const int taker = trace.taker(chunk);
+          if (taker == trace.taker(next)) continue;
           CHECK(seen(held_up(record, next[0], taker), "what takes it holds up the next chunk"));
           if (next.back() < taker)
             waiting += seen(with_wait(record, next.back(), taker), "what takes it waits for the next chunk");
         } else {
-          const int filler = travels.first_filler(next, travels.filler(chunk));
+          const int filler = trace.first_filler(next, trace.filler(chunk));
           const Record changed = with_wait(record, chunk.back(), filler);
           CHECK(seen(changed, "it holds up what fills the next chunk"));
           const auto kinds = exposed(changed, c, rates);

@@ -51,7 +51,7 @@ TEST_CASE("patterns: one that goes back again and again ends with an error") {
   CHECK(Pattern("\\w", "p").find("\u00e9", 0, scratch));
 }
 
-TEST_CASE("utf8: repaired as Python repairs it, whole and in pieces") {
+TEST_CASE("utf8: repaired as Python repairs it, whole and in chunks") {
   const std::string x = "\ufffd";
   const std::pair<std::string, std::string> cases[] = {{"", ""},
                                                        {"plain é€👍", "plain é€👍"},

@@ -1,5 +1,5 @@
 // Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
-// what is reserved beside the arena on a GPU, and what is taken of a device
+// what is reserved on a GPU in addition to the arena, and what is taken of a device
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,7 +64,7 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "host, total         4.00 MiB");
 }
 
-TEST_CASE("a plan counts what is reserved beside the arena") {
+TEST_CASE("a plan counts what is reserved in addition to the arena") {
   MemoryPlan plan;
   plan.add(Segment::device, "activations", "a", DType::fp32, {1 << 19});
   plan.reserve("reserve for a library", 3 << 20);
@@ -160,7 +160,7 @@ TEST_CASE("a device counts what is taken of its memory, and a sentence compares 
 TEST_CASE("a host has what the least of its control groups lets it have") {
   const size_t machine = host_memory_bytes("/nowhere");
   CHECK(machine > (1 << 20));
-  // What /proc/self/cgroup says, the limits that lie around, and what follows.
+  // The text of /proc/self/cgroup, the limits in the file system, and the limit that follows from them.
   struct Kind {
     const char *groups, *file, *limit;
     size_t expected;

@@ -1,6 +1,6 @@
-// Covers: promise 2: nothing orders the gather of a unit behind the compute of the one before it, nor the backward of a
-// unit behind the sum of the one after it; a replay shows both under way at once
-// Covers: a record of a device that executes nothing is that of one that does
+// Covers: promise 2: the gather of a unit does not wait for the compute of the unit before it, nor the backward of a
+// unit for the sum of the unit after it; in a replay both run at the same time Covers: a record of a device that
+// executes nothing is that of one that does
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -53,7 +53,7 @@ int first_use(const Record& record, const Order& order, int gather) {
   return -1;
 }
 
-// The first of the works that made what the collective sums, of this unit: behind the sum before it.
+// The first of the works that made what the collective sums, of this unit: after the sum before it.
 int first_maker(const Record& record, int sum, int after) {
   const Access summed = largest(record.entries[size_t(sum)], false);
   for (int i = after + 1; i < sum; ++i) {
@@ -63,7 +63,8 @@ int first_maker(const Record& record, int sum, int after) {
   return -1;
 }
 
-// Whether the compute stream uses units that were gathered before, and are still there, between these two works.
+// Returns whether the compute stream uses units that were gathered before, and are still there, between these two
+// works.
 bool uses_others(const Record& record, const std::vector<int>& gathers, int gather, int from, int to) {
   const Access own = largest(record.entries[size_t(gather)], true);
   for (int i = from; i < to; ++i) {
@@ -84,7 +85,7 @@ int compute_before(const Record& record, int index) {
   return -1;
 }
 
-// What waits for something that it need not wait for: the gather of a unit for compute of the unit before it, even for
+// Lists the waits that are not needed: the gather of a unit for compute of the unit before it, even for
 // its first kernel; the backward of a unit, of the `units` of a pass, for the sum of the one that came before it.
 std::vector<std::string> needless_waits(const Record& record, int units) {
   const Order order(record);
@@ -94,13 +95,13 @@ std::vector<std::string> needless_waits(const Record& record, int units) {
     const int use = first_use(record, order, gathers[k]), before = k ? first_use(record, order, gathers[k - 1]) : -1;
     const bool next_to_it = before >= 0 && !uses_others(record, gathers, gathers[k - 1], before, use);
     const int compute = next_to_it ? before : compute_before(record, use);
-    if (compute >= 0 && order.orders(compute, gathers[k])) found.push_back(format("gather %zu behind compute", k));
+    if (compute >= 0 && order.orders(compute, gathers[k])) found.push_back(format("gather %zu after compute", k));
   }
   for (size_t k = 0; k + 1 < sums.size(); ++k) {
     if (int(k + 1) % units == 0) continue;  // a forward pass lies between them
     const int backward = first_maker(record, sums[k + 1], sums[k]);
     if (backward >= 0 && order.orders(sums[k], backward))
-      found.push_back(format("backward %zu behind reduce %zu", k + 1, k));
+      found.push_back(format("backward %zu after reduce %zu", k + 1, k));
   }
   return found;
 }
@@ -113,7 +114,7 @@ std::string all_of(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-TEST_CASE("no gather waits for the compute before it, no backward for the sum behind it") {
+TEST_CASE("no gather waits for the compute before it, no backward for the sum after it") {
   for (const int layers : {2, 3, 5, 8})
     for (const int64_t micro_steps : {1, 3}) {
       CAPTURE(layers);
@@ -140,9 +141,9 @@ TEST_CASE("a wait that is not needed is seen") {
     return all_of(needless_waits(changed, 7));
   };
   const int reduce_stream = record.entries[size_t(sums[0])].stream;
-  CHECK(with(sums[1], reduce_stream, first_maker(record, sums[2], sums[1]), 0) == "backward 2 behind reduce 1; ");
+  CHECK(with(sums[1], reduce_stream, first_maker(record, sums[2], sums[1]), 0) == "backward 2 after reduce 1; ");
 
-  // Two units by hand, the gather of the second behind the first kernel of the first, or behind nothing.
+  // Two units by hand, the gather of the second after the first kernel of the first, or after nothing.
   for (const bool waits : {false, true}) {
     static char memory[3][100];
     Record two;
@@ -162,7 +163,7 @@ TEST_CASE("a wait that is not needed is seen") {
       add(Kind::record, 0, 10 + unit);
       work(0, "second kernel", memory[2], true);
     }
-    CHECK(all_of(needless_waits(two, 2)) == (waits ? "gather 1 behind compute; " : ""));
+    CHECK(all_of(needless_waits(two, 2)) == (waits ? "gather 1 after compute; " : ""));
   }
 }
 
@@ -282,7 +283,7 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(work(0, 0, 16, {0, 1, 2, 3, 4, 5, 6, 7}), rates) == 4.5);  // four cards between nodes
   CHECK(replayed_seconds(work(0, 0, 16, {0, 4}), rates) == 16.5);                   // one
 
-  // Of eight ranks on two nodes: around all of them; along a tree of the ranks of a node, and of the nodes.
+  // Eight ranks on two nodes: a ring goes around all of them, a tree along the ranks of a node and along the nodes.
   rates.node_hop_seconds = 1, rates.network_hop_seconds = 10;
   Entry collective = work(0, 0, 0, {0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(replayed_seconds(collective, rates) == 0.5 + 6 * 1 + 1 * 10);
@@ -310,7 +311,7 @@ TEST_CASE("the collectives of a group are recorded as one launch") {
   CHECK(joins == std::vector<bool>{false, true, true, false});
 }
 
-TEST_CASE("collectives that travel at once share the links that both use, and waits are told by stream") {
+TEST_CASE("collectives that send at once share the links that both use, and waits are told by stream") {
   ReplayRates rates{};
   rates.set_all(1, 1, "by hand");
   rates.memory_bytes = 1, rates.kernel_seconds = 0, rates.ranks_per_node = 2;

@@ -84,7 +84,7 @@ TEST_CASE("all work of a step is in a class, and the classes are all of the step
             2}}) {
     CAPTURE(c.options);
     const Step step = step_of(c.options, c.ranks);
-    size_t works = 0, pieces = 0;
+    size_t works = 0, counted = 0;
     for (const Entry& entry : step.record.entries) {
       if (entry.kind != Kind::work) continue;
       CAPTURE(entry.name);
@@ -94,11 +94,11 @@ TEST_CASE("all work of a step is in a class, and the classes are all of the step
     }
     double alone = step.split.idle;
     for (const StepSplit::Part& part : step.split.parts) {
-      pieces += size_t(part.pieces), alone += part.alone;
+      counted += size_t(part.count), alone += part.alone;
       CHECK(part.alone <= part.busy * (1 + 1e-9));
       CHECK(part.busy <= part.least * (1 + 1e-9));  // a class that works in several streams at once is busy once
     }
-    CHECK(pieces == works);
+    CHECK(counted == works);
     CHECK(std::abs(alone - step.split.seconds) <= 1e-9 * step.split.seconds);
   }
 }
@@ -145,7 +145,8 @@ TEST_CASE("the optimizer's bytes are those of the state") {
     const Step step =
         step_of(std::string("--model llama3.2-1b --seq-len 64 --micro-batch 1 --global-batch 8 ") + c.options, c.ranks);
     const double paper = double(step.config.parameters()) / c.ranks * c.bytes;
-    // Beside them lie the partial sums of the norm, 8 bytes for some thousand gradients, and the table of weight decay.
+    // In addition there are the partial sums of the norm, 8 bytes for some thousand gradients, and the table of weight
+    // decay.
     CHECK(step.split[WorkClass::optimizer].bytes >= paper);
     CHECK(step.split[WorkClass::optimizer].bytes < paper * (1 + 1e-3));
   }
@@ -186,7 +187,7 @@ TEST_CASE("a step by hand") {
   const auto check = [&](WorkClass c, double alone, double busy, double least, double bytes) {
     CAPTURE(work_class_name(c));
     const StepSplit::Part& part = split[c];
-    CHECK(std::vector{double(part.pieces), part.alone, part.busy, part.least, part.bytes} ==
+    CHECK(std::vector{double(part.count), part.alone, part.busy, part.least, part.bytes} ==
           std::vector{1.0, alone, busy, least, bytes});
   };
   check(WorkClass::product, 4, 4, 3, 10);

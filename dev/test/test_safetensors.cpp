@@ -46,24 +46,24 @@ std::string bytes_of_tensor(const StoredTensor& tensor) {
 }
 
 template <class Writer>
-void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& random, uint64_t largest_piece) {
+void fill(Writer& writer, const std::vector<TensorSpec>& tensors, std::mt19937& random, uint64_t largest_chunk) {
   for (const TensorSpec& tensor : tensors) {
     const std::string data = filling(tensor.name, tensor.bytes());
     for (uint64_t at = 0; at < data.size();) {
-      const uint64_t piece = std::min<uint64_t>(data.size() - at, 1 + random() % largest_piece);
-      writer.write(tensor.name, data.data() + at, piece);
-      at += piece;
+      const uint64_t chunk = std::min<uint64_t>(data.size() - at, 1 + random() % largest_chunk);
+      writer.write(tensor.name, data.data() + at, chunk);
+      at += chunk;
     }
   }
 }
 
 // A file, or with the bytes of a shard a folder, of these tensors.
 template <class Writer = SafetensorsWriter, class... Shard>
-void write_all(const std::string& path, const std::vector<TensorSpec>& tensors, uint64_t largest_piece,
+void write_all(const std::string& path, const std::vector<TensorSpec>& tensors, uint64_t largest_chunk,
                Shard... shard) {
-  static std::mt19937 random(5);  // each file has other pieces
+  static std::mt19937 random(5);  // each file is written in other chunks
   Writer writer(path, tensors, shard...);
-  fill(writer, tensors, random, largest_piece);
+  fill(writer, tensors, random, largest_chunk);
   writer.finish();
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("write: the bytes of a small file") {
   CHECK(folder.read("x") == image(header, floats({1, 2}) + "xyz"));
 }
 
-TEST_CASE("round trip: every type, ugly shapes, pieces of any size") {
+TEST_CASE("round trip: every type, ugly shapes, chunks of any size") {
   const TemporaryFolder folder;
   std::mt19937 random(5);
   const StoredType types[] = {
@@ -224,7 +224,7 @@ TEST_CASE("read: every cut of a file is refused, no changed header byte does har
     std::string broken = good;
     broken[random() % data] = char(random());
     const std::string path = folder.write("x", broken);
-    // What passes all checks is read to its last byte: it must lie inside the mapping.
+    // A tensor that passes all checks is read to its last byte: it must lie inside the mapping.
     const std::string message = error_of([&] {
       const Safetensors file(path);
       size_t bytes = 0;
@@ -399,7 +399,7 @@ TEST_CASE("write: a full disk, a limit, a folder that is not there") {
   const std::string data(3 << 20, 'x');
   const std::vector<TensorSpec> tensors = {{"a", StoredType::U8, {data.size()}}};
 
-  FailingDisk full(1, ENOSPC);  // the first write, behind the creation
+  FailingDisk full(1, ENOSPC);  // the first write, after the creation
   SUBCASE("the disk is full while writing") {
     SafetensorsWriter writer(folder / "x", tensors, full);
     says(error_of([&] { writer.write("a", data.data(), data.size()); }),

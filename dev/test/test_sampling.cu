@@ -55,7 +55,7 @@ std::vector<int32_t> some_tokens(int count) {
 
 }  // namespace
 
-TEST_CASE("a sequence that is continued piece by piece has the logits of the whole") {
+TEST_CASE("a sequence that is continued some tokens at a time has the logits of the whole") {
   for (const TinyModel& family : kFamilyModels)
     for (const bool training : {false, true}) {
       CAPTURE(family.family);
@@ -64,8 +64,8 @@ TEST_CASE("a sequence that is continued piece by piece has the logits of the who
       const std::vector<int32_t> tokens = some_tokens(kWindow);
       int past = 0;
       for (const int count : {1, 1, 5, 40, 1, 1, 16, 31}) {
-        const std::span<const int32_t> piece(tokens.data() + past, size_t(count));
-        const std::vector<float> cached = model.trainer->next_logits(piece, past);
+        const std::span<const int32_t> more(tokens.data() + past, size_t(count));
+        const std::vector<float> cached = model.trainer->next_logits(more, past);
         past += count;
         CAPTURE(past);
         // Products of another number of rows add in another order: some 1e-7 a layer.

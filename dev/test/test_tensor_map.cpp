@@ -22,7 +22,7 @@ TmaTensor heads() {
   return view;
 }
 
-// What is refused of `heads` with a change; "" if nothing.
+// Returns why `heads` is refused after the change; "" if it is not.
 template <class F>
 std::string refused(F&& change) {
   TmaTensor view = heads();

@@ -47,7 +47,7 @@ std::string sequence(const std::string& a, const std::string& b) {
 }  // namespace
 
 TEST_CASE("a long text is cut where the parts have the ids of the whole") {
-  const std::vector<std::string> pieces = {
+  const std::vector<std::string> parts_of_texts = {
       "\n",  "\n", "\n",   "\r", " ", "  ",     "\t",     "a",      "B",          "7",
       "42",  ".",  "'s",   "é",  "½", "\u3000", "\u0085", "\xff",   "\xe2\x80",   "<|added|>",
       "ĊĊĊ", "。", "word", "Ⅳ",  "e", "\u0301", "\u0323", "\u2000", "<|e\u0301|>"};
@@ -63,7 +63,7 @@ TEST_CASE("a long text is cut where the parts have the ids of the whole") {
     size_t cuts = 0;
     for (int round = 0; round < 3000; ++round) {
       std::string text;
-      for (size_t i = random() % 20; i > 0; --i) text += pieces[random() % pieces.size()];
+      for (size_t i = random() % 20; i > 0; --i) text += parts_of_texts[random() % parts_of_texts.size()];
       const Ids whole = encoder.encode(text, false);
       for (size_t cut = 0; (cut = tokenizer.next_cut(text, cut)) < text.size(); ++cuts) {
         Ids parts = encoder.encode(text.substr(0, cut), false);
@@ -82,7 +82,7 @@ TEST_CASE("a long text is cut where the parts have the ids of the whole") {
     CHECK(tokenizer.next_cut(lines, 17) == (!own_word ? 31 : changes ? 35 : 30));
     CHECK(tokenizer.next_cut(lines, 31) == lines.size());
   }
-  // Nothing is proven beside added tokens that are found, or where the pattern or the normalizer is another.
+  // Nothing is proven next to added tokens that are found, or where the pattern or the normalizer is another.
   for (const char* name : {"llama3.json", "llama2.json"})
     CHECK(Tokenizer::open(kFolder + name).next_cut("a\nb\nc", 0) == 5);
   for (const std::string other :

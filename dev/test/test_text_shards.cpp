@@ -295,7 +295,7 @@ TEST_CASE("the manifest of a text's shards lists their checksums") {
   CHECK(tokens == Json::read(cut + "/made_of.json").get_int("tokens"));
 }
 
-TEST_CASE("a vocabulary of more than 65,536 tokens has wide shards") {
+TEST_CASE("a vocabulary of more than 65,536 tokens has shards of 4 bytes a token") {
   TemporaryFolder folder;
   const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer", 70'000), "", "", config_of(70'001));
   const std::vector<std::string> paths = {write_file(folder / "t.txt", "zzzz of text")};
@@ -307,7 +307,7 @@ TEST_CASE("a vocabulary of more than 65,536 tokens has wide shards") {
   CHECK(files_in(cut).at("text_000001.bin").starts_with(header_bytes(20240801, 7, int32_t(tokens.size()))));
 }
 
-TEST_CASE("what begins a document is what the files beside the tokenizer name") {
+TEST_CASE("what begins a document is what the files in the tokenizer's folder name") {
   TemporaryFolder folder;
   const std::string at = write_tokenizer(folder / "tokenizer");
   const std::tuple<const char*, const char*, std::string> steps[] = {

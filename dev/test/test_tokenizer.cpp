@@ -57,7 +57,7 @@ Json added_token(int64_t id, const std::string& content, const std::string& flag
   return token;
 }
 
-// What opening it says if `key` of the file, or of its model, is this.
+// Returns the error of opening the file, with this value for `key` of the file or of its model.
 std::string refusal(const std::string& part, const std::string& key, const std::string& value) {
   const auto json_of = [](const std::string& s) { return Json::parse(s, "small.json"); };
   Json json = small_file(), inner = part.empty() ? json : json.at(part);
@@ -211,7 +211,7 @@ TEST_CASE("unknown characters: their bytes, one token, fused or not, or nothing"
   CHECK(encode(fused, "aèéab") == Ids{1, 0, 3});
   CHECK(encode(R"("unk_token":"<unk>","fuse_unk":false)", "aèéab") == Ids{1, 0, 0, 3});
   CHECK(encode(R"("unk_token":null)", "aèéab") == Ids{1, 3});
-  // Only é has both its bytes in the vocabulary; what is unknown comes behind them, as it does in the library.
+  // Only é has both its bytes in the vocabulary; what is unknown comes after them, as it does in the library.
   CHECK(encode(fused + R"(,"byte_fallback":true)", "aèéab") == Ids{1, 4, 5, 0, 3});
   CHECK(encode(fused + R"(,"byte_fallback":true)", "zézab") == Ids{4, 5, 0, 3});
 }
@@ -235,7 +235,7 @@ TEST_CASE("splits: what becomes of the delimiter") {
   CHECK(encode("x", "Isolated", "baab") == Ids{4, 2});
 }
 
-TEST_CASE("decoders: each step sees the tokens, or behind Fuse one text") {
+TEST_CASE("decoders: each step sees the tokens, or after Fuse one text") {
   const auto decode = [](const std::string& steps, const Ids& ids) {
     const Json json =
         Json::parse(R"({"model":{"type":"BPE","merges":[],"vocab":{"_a_":0,"_b":1,"__":2,"c":3,"<0x5f>":4}},
@@ -299,7 +299,7 @@ TEST_CASE("files: what is not supported is refused by name and place") {
       {"", "pre_tokenizer", split + R"({"Regex":"(?<=x+)y"})" + isolated, "PCRE2 does not take the pattern"},
       {"", "pre_tokenizer", sequence(R"({"type":"ByteLevel","add_prefix_space":false},
                         {"type":"Split","pattern":{"String":"x"},"behavior":"Isolated"})"),
-       "\"pre_tokenizer.pretokenizers[1]\" stands behind ByteLevel"},
+       "\"pre_tokenizer.pretokenizers[1]\" stands after ByteLevel"},
       {"", "pre_tokenizer", R"({"type":"Metaspace","replacement":"__"})", "expected one character"},
       {"", "pre_tokenizer", metaspace + R"("add_prefix_space":false})", "never"},
       {"", "pre_tokenizer", metaspace + R"("prepend_scheme":"last"})", "always, first or never"},

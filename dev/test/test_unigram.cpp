@@ -57,8 +57,8 @@ TEST_CASE("unigram cross entropy") {
     CHECK(first.labels == 4);
     CHECK(first.all);
   }
-  SUBCASE("a large dataset is represented by stretches from all of it") {
-    // 8 MiB of a, then 8 MiB of b: stretches from the beginning alone would know nothing of b.
+  SUBCASE("a large dataset is represented by chunks from all of it") {
+    // 8 MiB of a, then 8 MiB of b: chunks from the beginning alone would know nothing of b.
     const TokenDataset data = text("half.txt", std::string(8 << 20, 'a') + std::string(8 << 20, 'b'), 256);
     const Unigram most = loss(data, data);
     CHECK(most.nats == doctest::Approx(std::log(2.0)).epsilon(1e-4));

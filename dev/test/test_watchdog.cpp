@@ -1,6 +1,6 @@
-// Covers: promise 2: ranks hear of each other beside their collectives; who waits in vain ends, and names the
-// collective and the rank that is behind, silent or gone; strangers' connections cost little, and no loss of the ranks'
-// own connections ends a run whose collectives go on
+// Covers: promise 2: ranks hear of each other apart from their collectives; a rank that waits in vain ends, and names
+// the collective and the rank that is late, silent or gone; strangers' connections cost little, and no loss of the
+// ranks' own connections ends a run whose collectives go on
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -332,7 +332,7 @@ TEST_CASE("a connection that ends after the rank has come again marks nobody gon
   CHECK(!calls.heard(0, 1).gone);
 }
 
-TEST_CASE("a collective that is late ends the process, by its name and that of the rank which is behind") {
+TEST_CASE("a collective that is late ends the process, by its name and that of the rank which is late") {
   int code = 0;
   const std::string said = ended(
       [] {
@@ -384,7 +384,7 @@ TEST_CASE("an error of a library does not name ranks that are well, though they 
       code);
   CHECK(code == int(ExitCode::lost));
   CHECK(said ==
-        "error on rank 1 of 3: NCCL failed\n  no rank is behind: a kernel hangs, or the connection of the GPUs\n");
+        "error on rank 1 of 3: NCCL failed\n  no rank is late: a kernel hangs, or the connection of the GPUs\n");
 }
 
 TEST_CASE("an error of a library ends the process; work that goes on does not") {

@@ -116,7 +116,7 @@ refused "a data set of the hub" "dev/data/prepare roneneldan/TinyStories" "$trai
 refused "a model of the hub" "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B, then --model Qwen2.5-0.5B" "$train" --model Qwen/Qwen2.5-0.5B
 refused "a tokenizer of the hub" "hf download openai-community/gpt2 --local-dir gpt2 --include" "$train" --tokenizer openai-community/gpt2 --dry-run
 
-# Weights with a tokenizer beside them: one command.
+# Weights and a tokenizer in one folder: one command.
 shows "an export goes on from text" "cut into .* tokens by text_run/export/tokenizer.json" --model text_run/export --train-data text.txt --steps 2 --seq-len 32 --sample-every 0 --export off --out tuned
 shows "and is measured with text" "held-out loss .* bits a byte" --model text_run/export --eval-only --val-data other.txt --seq-len 32
 

@@ -41,7 +41,7 @@ inline ModelConfig tiny(const TinyModel& m = {}) {
   for (int layer = 0; layer < m.L && m.window; ++layer) c.layers.push_back({.windowed = layer % 2 == 0});
   return c;
 }
-// All that families differ in: biases, norms of each head and of all, norms behind the layers, windows.
+// All that families differ in: biases, norms of each head and of all, norms after the layers, windows.
 inline const TinyModel kFamilyModels[] = {{},
                                           {.tied = true, .family = "qwen2", .window = 20},
                                           {.family = "qwen3"},
@@ -197,7 +197,7 @@ struct Training {
     if (skipped) text += format(" but %d products", int(skipped));
     if (config.family != kFamilies) text = config.family->model_type + (" " + text);
     if (config.tied) text += ", tied";
-    if (settings.reduce_dtype == DType::bf16) text += ", gradients travel in bf16";
+    if (settings.reduce_dtype == DType::bf16) text += ", gradients are reduced in bf16";
     return settings.zero_stage ? text + format(", stage %d", settings.zero_stage) : text;
   }
   // Nothing was allocated since the start, and each planned byte was touched, and no other.

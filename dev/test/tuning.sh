@@ -46,8 +46,8 @@ echo "-- choices reach the products"
 ${CC:-cc} -shared -fPIC -O1 -o "$scratch/products.so" "$root/dev/test/product_preload.c"
 # counted NAME ARGUMENTS…: a run that writes the rows and columns of its largest product to $scratch/NAME.products.
 counted() { LD_PRELOAD=$scratch/products.so PRODUCTS_LOG=$scratch/$1.products run "$1" 1 "${@:2}"; }
-# pieces NAME ROWS COLUMNS: the largest that OpenBLAS was asked for.
-pieces() { grep -qx "$2 $3" "$scratch/$1.products" || { cat "$scratch/$1.products" && return 1; }; }
+# largest NAME ROWS COLUMNS: the largest product that OpenBLAS was asked for.
+largest() { grep -qx "$2 $3" "$scratch/$1.products" || { cat "$scratch/$1.products" && return 1; }; }
 counted default
 check "without --tune-products there is no file" [ ! -e "$(file default)" ]
 "$build/test/edit_tuning" "$(file one)" choice "pieces of 16 x 16" >"$scratch/small.json"
@@ -55,8 +55,8 @@ counted small --tuning "$scratch/small.json"
 check "other choices, other roundings at most" near default small 4 1e-5 1e-5
 if says default "products   OpenBLAS"; then # plain loops tell nobody
   # The default cuts no product of this size; queries, keys and values together are (6 + 2 + 2) x 16 numbers.
-  check "  the default: whole products" pieces default 160 160
-  check "  every product is cut as it was chosen" pieces small 16 16
+  check "  the default: whole products" largest default 160 160
+  check "  every product is cut as it was chosen" largest small 16 16
 fi
 
 echo "-- what a run that goes on is told"

@@ -8,12 +8,12 @@
 namespace {
 
 std::string checksum_of(const InputFile& file, size_t begin, size_t end) {
-  std::vector<char> piece(std::min<size_t>(end - begin, size_t(1) << 20));  // it stays in the processor's cache
+  std::vector<char> chunk(std::min<size_t>(end - begin, size_t(1) << 20));  // it stays in the processor's cache
   Checksum sum;
-  for (size_t at = begin; at < end; at += piece.size()) {
-    const size_t bytes = std::min(piece.size(), end - at);
-    file.read(at, bytes, piece.data());
-    sum.add(piece.data(), bytes);
+  for (size_t at = begin; at < end; at += chunk.size()) {
+    const size_t bytes = std::min(chunk.size(), end - at);
+    file.read(at, bytes, chunk.data());
+    sum.add(chunk.data(), bytes);
   }
   return sum.text();
 }

@@ -1,4 +1,4 @@
-// Computes XXH64 of bytes that arrive in pieces (Yann Collet's xxHash, https://xxhash.com, seed 0): `xxhsum -H64 FILE`
+// Computes XXH64 of bytes that arrive in chunks (Yann Collet's xxHash, https://xxhash.com, seed 0): `xxhsum -H64 FILE`
 // prints the same 16 digits. The checksum detects corruption by a disk. It is not cryptographic, so it does not detect
 // a forged file.
 #pragma once

@@ -51,7 +51,7 @@ void Console::warning(const std::string& text) {
   print(quiet_ ? stderr : stdout, (terminal_ ? "\033[33mwarning:\033[0m " : "warning: ") + safe(text));
 }
 
-void Console::piece(const std::string& text) {
+void Console::text_part(const std::string& text) {
   const std::string printable = printable_.take(text);
   if (printable.empty()) return;
   if (has_bar_) end_line();

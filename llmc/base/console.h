@@ -26,12 +26,13 @@ class Console {
   void warning(const std::string& text);
   // A line that is the purpose of the program's start. A quiet console prints it, too.
   void result(const std::string& text);
-  // Part of a line, for samples that arrive piece by piece; it may have any bytes. A quiet console prints it, too.
-  void piece(const std::string& text);
+  // A part of a line, for a sample that is printed token by token. It may have any bytes. A quiet console prints it,
+  // too.
+  void text_part(const std::string& text);
   // Prints a line and below it the bar, which stays until the next line.
   void progress(const std::string& text, double fraction);
-  // Ends an unfinished line and removes the bar. Any rank calls it before it reports an error: each rank has followed
-  // the pieces that the first one printed.
+  // Ends an unfinished line and removes the bar. Any rank calls it before it reports an error: each rank knows
+  // whether the line that the first rank prints is unfinished.
   void end_line();
 
  private:

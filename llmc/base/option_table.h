@@ -32,7 +32,7 @@
 // clang-format off
 #define OPTION_TABLE(X) \
   X("Model", Text, run, model, "tiny", "NAME", "preset, directory of safetensors, a run that has an export, or a config.json alone: random weights") \
-  X("Model", Text, run, tokenizer, "", "DIR", "where tokenizer.json is (none: beside the weights, or beside the shards)") \
+  X("Model", Text, run, tokenizer, "", "DIR", "where tokenizer.json is (none: in the folder of the weights, or of the shards)") \
   X("Model", Count, run, layers, kAuto, "[1, 100000]", "shorten or lengthen the model to N layers (auto: its own)") \
   X("Model", Count, run, vocab_size, kAuto, "[1, 1e9]", "give a model with random weights N tokens (auto: its own; of tiny the tokenizer's)", "random-weights") \
   X("Model", Choice, run, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)", "random-weights") \
@@ -108,7 +108,7 @@
   X("Precision", Count, run, fp8_history, 1024, "[1, 65536]", "delayed: steps whose largest numbers are remembered") \
   X("Precision", Choice, run, fp8_amax, "max", "max|latest", "delayed: which of them the scale follows") \
   X("Precision", Count, run, fp8_margin, 0, "[0, 32]", "delayed: powers of two that the scale stays below") \
-  X("Precision", Switch, run, fp8_all_gather, false, "", "sharded weights travel in FP8 (tensorwise and delayed; the others gather bf16)") \
+  X("Precision", Switch, run, fp8_all_gather, false, "", "sharded weights are all-gathered in FP8 (tensorwise and delayed; the others gather bf16)") \
   X("Precision", Switch, run, fp8_precompute_scales, true, "", "with it: one comparison of the ranks a step for all weights' scales", "fp8 fp8-gather") \
   X("Precision", Count, run, fp8_stats, 0, "[0, inf)", "steps between lines of amax, scale, saturated and underflowed of the first rank in train.jsonl (0: none)", "trains") \
   X("Precision", Switch, run, tf32, false, "", "let a GPU round the operands of fp32 products to tf32", "tf32") \

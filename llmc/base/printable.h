@@ -11,7 +11,7 @@
 
 #include "llmc/base/utf8.h"
 
-// Makes bytes that arrive in pieces printable.
+// Makes bytes that arrive in chunks printable.
 class PrintableText {
  public:
   // Returns all complete characters; an incomplete one waits for its rest.
@@ -42,7 +42,7 @@ class PrintableText {
   std::string waiting_;
 };
 
-// Makes a message printable. Of one that is longer than 4000 bytes the middle is left out.
+// Makes a message printable. A message longer than 4000 bytes keeps its first 3000 and its last 1000 bytes.
 inline std::string printable_message(const std::string& text) {
   constexpr size_t kBegin = 3000, kEnd = 1000;
   if (text.size() <= kBegin + kEnd) return PrintableText().take(text);

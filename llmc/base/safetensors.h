@@ -85,13 +85,14 @@ class Safetensors {
   std::unordered_map<std::string, size_t> index_;
 };
 
-// Writes one file. The tensors are declared first and then filled in that order, in pieces of any size. The file
+// Writes one file. The tensors are declared first and then filled in that order, in chunks of any size. The file
 // appears when finish() is done (see NewFile). The metadata is {"format": "pt"}, because transformers rejects files
 // without it.
 class SafetensorsWriter {
  public:
   // Throws if a name occurs twice, or if the order puts a tensor at an offset that is not a multiple of its element's
-  // size, because PyTorch cannot create a view there. Declare wide types first to avoid the latter.
+  // size, because PyTorch cannot create a view there. Declare the types with the largest elements first to avoid the
+  // latter.
   SafetensorsWriter(const std::string& path, std::vector<TensorSpec> tensors, Disk& disk = Disk::real());
 
   // Writes the next bytes of `name`, which must be the first incomplete tensor.

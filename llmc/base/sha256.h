@@ -1,4 +1,4 @@
-// Computes SHA-256 of bytes that arrive in pieces (FIPS 180-4): `sha256sum FILE` prints the same 64 digits.
+// Computes SHA-256 of bytes that arrive in chunks (FIPS 180-4): `sha256sum FILE` prints the same 64 digits.
 #pragma once
 
 #include <cstddef>

@@ -48,7 +48,7 @@ bool is_utf8(std::string_view text);
 // errors="replace") does.
 std::string repaired_utf8(std::string_view text);
 
-// The same for a text that arrives in pieces, which may be cut anywhere.
+// The same for a text that arrives in chunks, which may begin and end anywhere.
 class Utf8Repair {
  public:
   // Appends all that is decided. An incomplete character at the end waits for its rest.

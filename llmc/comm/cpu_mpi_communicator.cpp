@@ -20,8 +20,8 @@
 
 namespace {
 
-// Larger buffers are sent and added piece by piece, because MPI counts in ints and each box holds one piece.
-constexpr size_t kPieceBytes = size_t(4) << 20;
+// Larger buffers are sent and added chunk by chunk, because MPI counts in ints and each box holds one chunk.
+constexpr size_t kChunkBytes = size_t(4) << 20;
 
 template <class T>
 void add(void* sum, const void* x, size_t count) {
@@ -86,35 +86,35 @@ class MpiCommunicator : public Communicator {
     });
   }
 
-  // Each rank sums its share of the piece and then sends the sum to all other ranks.
+  // Each rank sums its share of the chunk and then sends the sum to all other ranks.
   void all_reduce(const Collective& c) {
     const size_t width = bytes_of(c.type);
     for (size_t done = 0, n; done < c.count; done += n) {
-      n = std::min(kPieceBytes / width, c.count - done);
-      std::byte* piece = at(c.out, done * width);
+      n = std::min(kChunkBytes / width, c.count - done);
+      std::byte* chunk = at(c.out, done * width);
       const auto begin = [&](int r) { return n * size_t(r) / size_t(size()) * width; };
       const size_t mine = begin(rank() + 1) - begin(rank());
-      memcpy(outbox_, piece, n * width);
+      memcpy(outbox_, chunk, n * width);
       for_others([&](int peer) {
         receive(peer, slot(peer, mine), mine);
         send(peer, outbox_ + begin(peer), begin(peer + 1) - begin(peer));
       });
       wait();
-      sum_in_order(c, piece + begin(rank()), piece + begin(rank()), mine);
-      memcpy(outbox_, piece + begin(rank()), mine);
+      sum_in_order(c, chunk + begin(rank()), chunk + begin(rank()), mine);
+      memcpy(outbox_, chunk + begin(rank()), mine);
       for_others([&](int peer) {
         receive(peer, inbox_ + begin(peer), begin(peer + 1) - begin(peer));
         send(peer, outbox_, mine);
       });
       wait();
-      for_others([&](int peer) { memcpy(piece + begin(peer), inbox_ + begin(peer), begin(peer + 1) - begin(peer)); });
+      for_others([&](int peer) { memcpy(chunk + begin(peer), inbox_ + begin(peer), begin(peer + 1) - begin(peer)); });
     }
   }
 
   void reduce_scatter(const Collective& c) {
     const size_t width = bytes_of(c.type);
     for (size_t done = 0, n; done < c.count; done += n) {
-      n = std::min(kPieceBytes / width / size_t(size()), c.count - done);
+      n = std::min(kChunkBytes / width / size_t(size()), c.count - done);
       const size_t bytes = n * width;
       const auto part = [&](int r) { return at(const_cast<void*>(c.in), (size_t(r) * c.count + done) * width); };
       for_others([&](int peer) {
@@ -132,7 +132,7 @@ class MpiCommunicator : public Communicator {
     std::byte* mine = at(c.out, size_t(rank()) * c.count);
     if (mine != c.in) memcpy(mine, c.in, c.count);
     for (size_t done = 0, n; done < c.count; done += n) {
-      n = std::min(kPieceBytes / size_t(size()), c.count - done);
+      n = std::min(kChunkBytes / size_t(size()), c.count - done);
       memcpy(outbox_, mine + done, n);
       for_others([&](int peer) {
         receive(peer, slot(peer, n), n);
@@ -145,16 +145,16 @@ class MpiCommunicator : public Communicator {
 
   void broadcast(const Collective& c) {
     for (size_t done = 0, n; done < c.count; done += n) {
-      n = std::min(kPieceBytes, c.count - done);
-      std::byte* piece = at(c.out, done);
+      n = std::min(kChunkBytes, c.count - done);
+      std::byte* chunk = at(c.out, done);
       if (rank() == c.root) {
-        memcpy(outbox_, piece, n);
+        memcpy(outbox_, chunk, n);
         for_others([&](int peer) { send(peer, outbox_, n); });
         wait();
       } else {
         receive(c.root, inbox_, n);
         wait();
-        memcpy(piece, inbox_, n);
+        memcpy(chunk, inbox_, n);
       }
     }
   }
@@ -277,7 +277,7 @@ class MpiCommunicator : public Communicator {
   MPI_Comm comm_;
   // Messages use these boxes instead of the collective's buffers, because MPI may still access them after an error.
   static constexpr size_t kMostRanks = 1024;
-  static constexpr size_t kBoxBytes = kPieceBytes + kMostRanks * sizeof(double);  // shares of a piece are rounded up
+  static constexpr size_t kBoxBytes = kChunkBytes + kMostRanks * sizeof(double);  // shares of a chunk are rounded up
   std::vector<std::byte> boxes_;
   std::byte *const outbox_, *const inbox_;
   bool failed_ = false;

@@ -162,7 +162,7 @@ struct Connection {
 // on an H100; NCCL's default is 32. Its kernels for windows take fewer than 16: its model of them (NCCL 2.28,
 // src/sym_kernels.cc) has 44 GB/s for a block and 320 GB/s for NVLink before Blackwell, so 9 blocks come within 2.5% of
 // the most. Its kernels that copy through its own buffers need 20 GB/s from each of 16 for as much. The number decides
-// in which pieces and order NCCL adds, so it is a constant, the same in each run. NCCL_MAX_CTAS overrides it.
+// in which chunks and order NCCL adds, so it is a constant, the same in each run. NCCL_MAX_CTAS overrides it.
 constexpr int kCtasInNode = 16;
 
 // Its calls block until all ranks have come, under the eyes of the watchdog. NCCL would otherwise make a thread for

@@ -1,6 +1,6 @@
-// Signs of life between the ranks of a run, beside what connects them for collectives: a rank that waits in vain learns
-// here which other rank is behind, or silent, or gone. Every rank has one TCP connection to rank 0. As long as rank 0
-// hears of all of them, and nobody asks for more, it answers with a few bytes: a thousand ranks cost it little.
+// Signs of life between the ranks of a run, over connections apart from those of collectives. A rank that waits in vain
+// learns here which other rank is late, or silent, or gone. Every rank has one TCP connection to rank 0. As long as
+// rank 0 hears of all of them, and nobody asks for more, it answers with a few bytes: a thousand ranks cost it little.
 //
 // Rank 0 listens on the interface with which NCCL starts (NCCL_SOCKET_IFNAME, else the one that NCCL chooses) and on
 // the loopback. A connection that does not show within 5 s that it belongs to the run is closed, and so is the oldest

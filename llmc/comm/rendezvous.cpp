@@ -53,16 +53,16 @@ std::vector<std::string> read_words(const std::string& path) {
 }
 
 void write_whole(const std::string& path, const std::string& text) {
-  const std::string beside = path + "." + random_number();
-  const int descriptor = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it holds a secret
+  const std::string partial = path + "." + random_number();
+  const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it holds a secret
   FILE* file = descriptor < 0 ? nullptr : fdopen(descriptor, "w");
   REQUIRE(file, "rendezvous: cannot write %s: %s\n  --rendezvous names a file in a directory that all ranks share",
-          beside.c_str(), strerror(errno));
+          partial.c_str(), strerror(errno));
   const bool written = fputs(text.c_str(), file) >= 0;
   const bool closed = fclose(file) == 0;
-  if (written && closed && rename(beside.c_str(), path.c_str()) == 0) return;
+  if (written && closed && rename(partial.c_str(), path.c_str()) == 0) return;
   const int error = errno;
-  remove(beside.c_str());
+  remove(partial.c_str());
   fail("rendezvous: cannot write %s: %s", path.c_str(), strerror(error));
 }
 

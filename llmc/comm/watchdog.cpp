@@ -209,5 +209,5 @@ std::string Watchdog::late_ranks() const {
     if (!names.empty()) return names + "\n  " + why;
   for (const Heartbeat::Sign& s : signs_)
     if (s.begun == Heartbeat::kEnds) return "\n  another rank has ended the run; the reason is in its output";
-  return counted ? "\n  no rank is behind: a kernel hangs, or the connection of the GPUs" : "";
+  return counted ? "\n  no rank is late: a kernel hangs, or the connection of the GPUs" : "";
 }

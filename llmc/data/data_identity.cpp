@@ -9,14 +9,14 @@
 
 namespace {
 
-constexpr int64_t kPiece = 1 << 14, kPieces = 1 << 11, kPiecesOfShard = 1 << 6;
+constexpr int64_t kChunk = 1 << 14, kChunks = 1 << 11, kChunksOfShard = 1 << 6;
 constexpr int kNamedShards = 64;
 
 struct ShardSums {
   Checksum contents, masks;
 };
 
-void add_piece(const TokenDataset& data, int shard, int64_t start, int64_t count, ShardSums& sums) {
+void add_chunk(const TokenDataset& data, int shard, int64_t start, int64_t count, ShardSums& sums) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   std::vector<uint8_t> learnt(data.has_masks() ? size_t(count) : 0);
   data.read(shard, start, count, tokens.data());
@@ -25,31 +25,31 @@ void add_piece(const TokenDataset& data, int shard, int64_t start, int64_t count
   sums.masks.add(learnt.data(), learnt.size());
 }
 
-// Returns checksums of the whole shard, or of up to `pieces` pieces of it, from its first token to its last.
-ShardSums sums_of(const TokenDataset& data, int shard, int64_t pieces) {
+// Returns checksums of the whole shard, or of up to `chunks` chunks of it, from its first token to its last.
+ShardSums sums_of(const TokenDataset& data, int shard, int64_t chunks) {
   ShardSums sums;
-  const int64_t size = data.shard_size(shard), whole = (size + kPiece - 1) / kPiece;
-  for (int64_t i = 0; i < std::min(pieces, whole); ++i) {
-    const int64_t start = whole <= pieces ? i * kPiece : pieces == 1 ? 0 : (size - kPiece) * i / (pieces - 1);
-    add_piece(data, shard, start, std::min(kPiece, size - start), sums);
+  const int64_t size = data.shard_size(shard), whole = (size + kChunk - 1) / kChunk;
+  for (int64_t i = 0; i < std::min(chunks, whole); ++i) {
+    const int64_t start = whole <= chunks ? i * kChunk : chunks == 1 ? 0 : (size - kChunk) * i / (chunks - 1);
+    add_chunk(data, shard, start, std::min(kChunk, size - start), sums);
   }
   return sums;
 }
 
 Json identity_of(const TokenDataset& data, int64_t windows, const std::optional<DocumentRule>& documents) {
   const int64_t files = data.shards();
-  // Reads all data, or up to `pieces` pieces of each file. If there are more than kPieces files, it reads only some of
+  // Reads all data, or up to `chunks` chunks of each file. If there are more than kChunks files, it reads only some of
   // them: each `every`-th.
-  const bool whole = data.size() <= kPiece * kPieces;
-  const int64_t pieces = whole ? kPieces : std::clamp<int64_t>(kPieces / files, 1, kPiecesOfShard);
-  const int64_t every = whole ? 1 : (files + kPieces - 1) / kPieces;
+  const bool whole = data.size() <= kChunk * kChunks;
+  const int64_t chunks = whole ? kChunks : std::clamp<int64_t>(kChunks / files, 1, kChunksOfShard);
+  const int64_t every = whole ? 1 : (files + kChunks - 1) / kChunks;
   const auto text_if_masked = [&](const Checksum& sum) { return data.has_masks() ? Json(sum.text()) : Json(); };
   Checksum sizes, contents, masks;
   Json shards = Json::array();
   for (int i = 0; i < files; ++i) {
     const int64_t size = data.shard_size(i);
     sizes.add(&size, sizeof size);
-    const ShardSums sums = i % every == 0 ? sums_of(data, i, pieces) : ShardSums();
+    const ShardSums sums = i % every == 0 ? sums_of(data, i, chunks) : ShardSums();
     const std::string own_contents = sums.contents.text(), own_masks = sums.masks.text();
     contents.add(own_contents.data(), own_contents.size());
     masks.add(own_masks.data(), own_masks.size());

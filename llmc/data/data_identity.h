@@ -5,7 +5,7 @@
 //   files, windows        how many; windows is 0 for held-out data, of which a part is measured
 //   sizes                 checksum of the files' numbers of tokens
 //   contents, masks       checksums of the tokens and of the masks' bytes (null without masks): of all tokens if there
-//                         are at most 2^25, else of pieces that are spread over the files
+//                         are at most 2^25, else of chunks that are spread over the files
 //   listed                checksum of the sha256 in the manifest.json of dev/data; null if a file is not listed, or if
 //                         there are at most 2^25 tokens
 //   documents             the rule of the documents with which rows are packed (documents.h); null if they are not

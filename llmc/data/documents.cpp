@@ -34,15 +34,15 @@ std::optional<DocumentRule> rule_of_manifests(const std::vector<ShardFolder>& fo
   return rule;
 }
 
-// Returns whether the token occurs in stretches of the data that begin `stride` apart. Reads at most `most` tokens and
+// Returns whether the token occurs in chunks of the data that begin `stride` apart. Reads at most `most` tokens and
 // adds how many it read to `read`. The first token of the data does not count.
 bool occurs(int64_t token, const TokenDataset& data, int64_t stride, int64_t most, int64_t& read) {
-  constexpr int64_t kStretch = 4096;
-  std::vector<int32_t> tokens(kStretch);
+  constexpr int64_t kChunk = 4096;
+  std::vector<int32_t> tokens(kChunk);
   for (int shard = 0; shard < data.shards(); ++shard)
-    for (int64_t start = 0; start < data.shard_size(shard); start += std::max(stride, kStretch)) {
+    for (int64_t start = 0; start < data.shard_size(shard); start += std::max(stride, kChunk)) {
       if (most <= 0) return false;
-      const int64_t count = std::min(kStretch, data.shard_size(shard) - start);
+      const int64_t count = std::min(kChunk, data.shard_size(shard) - start);
       data.read(shard, start, count, tokens.data());
       most -= count, read += count;
       const auto begin = tokens.begin() + (shard == 0 && start == 0), end = tokens.begin() + count;

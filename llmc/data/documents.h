@@ -39,9 +39,9 @@ Json json_of(const std::optional<DocumentRule>& rule);
 std::optional<DocumentRule> rule_of(const Json& json);
 
 // Returns the rule of the shards that match `pattern`. If `token` is not negative, it begins each document. Otherwise
-// the manifest.json beside the shards decides, which dev/data writes; else the rule that a run which goes on had
-// `before`; else the model's begin-of-text token. Throws if no token is known, or if the manifests of several folders
-// disagree.
+// the manifest.json in the folder of the shards decides, which dev/data writes; else the rule that a run which goes on
+// had `before`; else the model's begin-of-text token. Throws if no token is known, or if the manifests of several
+// folders disagree.
 DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
                            const std::optional<DocumentRule>& before = {});
 

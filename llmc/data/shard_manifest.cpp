@@ -64,7 +64,7 @@ void require_as_listed(const TokenDataset& data, int shard, const Json& entry, c
           path.c_str(), (long long)data.shard_size(shard), folder.c_str(), (long long)entry.get_int("tokens"));
   const Json* mask = entry.find("mask");
   REQUIRE(!mask || mask->is_null() || data.has_masks(),
-          "shard %s has no mask beside it, and %s/manifest.json lists %s: every token would be learnt\n  fetch the "
+          "shard %s has no mask, and %s/manifest.json lists %s: every token would be learnt\n  fetch the "
           ".mask files too; to learn every token on purpose, move manifest.json away",
           path.c_str(), folder.c_str(), mask->get_string("name").c_str());
 }
@@ -162,12 +162,12 @@ std::vector<ListedFile> files_without_blocks(const TokenDataset& data) {
 
 void ListedFile::verify() const {
   const InputFile file(path);
-  std::vector<char> piece(size_t(1) << 20);
+  std::vector<char> chunk(size_t(1) << 20);
   Sha256 sum;
-  for (size_t at = 0; at < file.size(); at += piece.size()) {
-    const size_t bytes = std::min(piece.size(), file.size() - at);
-    file.read(at, bytes, piece.data());
-    sum.add(piece.data(), bytes);
+  for (size_t at = 0; at < file.size(); at += chunk.size()) {
+    const size_t bytes = std::min(chunk.size(), file.size() - at);
+    file.read(at, bytes, chunk.data());
+    sum.add(chunk.data(), bytes);
   }
   REQUIRE(sum.text() == sha256, "%s was altered or damaged: its sha256 is not the one that manifest.json lists\n  %s",
           path.c_str(), remedy.c_str());

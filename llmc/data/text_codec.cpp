@@ -100,10 +100,10 @@ std::pair<std::string, std::string> TextCodec::begin_and_end() const {
   Json begin, end;
   bool named = false;
   for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {  // the second one takes precedence
-    const fs::path beside = fs::path(file_).parent_path() / name;
+    const fs::path other = fs::path(file_).parent_path() / name;
     std::error_code error;
-    if (!fs::is_regular_file(beside, error)) continue;
-    const Json config = Json::read(beside.string());
+    if (!fs::is_regular_file(other, error)) continue;
+    const Json config = Json::read(other.string());
     for (auto& [key, token] : {std::pair<const char*, Json&>{"bos_token", begin}, {"eos_token", end}}) {
       if (!config.is_object() || !config.contains(key)) continue;
       named = true;

@@ -20,10 +20,10 @@ Tokenizer open_tokenizer(const std::string& asked);
 
 class TextCodec {
  public:
-  // Opens the tokenizer that was asked for (a file or directory; may be empty), else the one beside the model's
-  // weights, else the one beside the shards that match `data`. It may have more tokens than the model: some files add
-  // tokens that no model was trained on. Throws if one that was asked for needs something that is not supported. One
-  // that was only found is then left out, and the description says why.
+  // Opens the tokenizer that was asked for (a file or directory; may be empty), else the one in the folder of
+  // the model's weights, else the one in the folder of the shards that match `data`. It may have more tokens than the
+  // model: some files add tokens that no model was trained on. Throws if one that was asked for needs something that is
+  // not supported. One that was only found is then left out, and the description says why.
   static TextCodec open(const std::string& asked, const std::string& model, const std::string& data,
                         const ModelConfig& config);
 
@@ -41,7 +41,8 @@ class TextCodec {
   // Returns the token that begins each document if text is cut into tokens, as in dev/data/prepare: the first of
   // begin_and_end(), else the second one.
   std::optional<int32_t> document_token() const;
-  // From now on this token begins each document: a run that goes on has the same one, whatever lies beside the file.
+  // From now on this token begins each document. A run that goes on keeps the token, whatever files the tokenizer's
+  // folder has by then.
   void keep_document_token(std::optional<int32_t> token) { kept_token_ = token; }
   // Returns the path of the tokenizer.json, whatever its name; empty without one.
   const std::string& file() const { return file_; }

@@ -114,12 +114,12 @@ bool is_complete(const fs::path& folder) {
 
 class ShardWriter {
  public:
-  ShardWriter(const fs::path& folder, bool wide, int64_t tokens_per_shard)
-      : folder_(folder), wide_(wide), tokens_per_shard_(tokens_per_shard) {}
+  ShardWriter(const fs::path& folder, bool four_bytes, int64_t tokens_per_shard)
+      : folder_(folder), four_bytes_(four_bytes), tokens_per_shard_(tokens_per_shard) {}
 
   void write(const std::vector<int32_t>& ids) {
     for (const int32_t id : ids) {
-      tokens_.append(reinterpret_cast<const char*>(&id), wide_ ? 4 : 2);
+      tokens_.append(reinterpret_cast<const char*>(&id), four_bytes_ ? 4 : 2);
       if (++count_ == tokens_per_shard_) finish_shard();
     }
   }
@@ -133,7 +133,7 @@ class ShardWriter {
   void finish_shard() {
     const std::string name = format("text_%06zu.bin", shards_.size() + 1);
     NewFile file(folder_ / name);
-    const int32_t header[256] = {wide_ ? 20240801 : 20240520, wide_ ? 7 : 1, int32_t(count_)};
+    const int32_t header[256] = {four_bytes_ ? 20240801 : 20240520, four_bytes_ ? 7 : 1, int32_t(count_)};
     file.write(header, sizeof header);
     file.write(tokens_);
     file.publish();
@@ -146,7 +146,7 @@ class ShardWriter {
   }
 
   fs::path folder_;
-  bool wide_;
+  bool four_bytes_;
   int64_t tokens_per_shard_, count_ = 0, total_ = 0;  // limit per shard; in the shard begun; in shards written
   Json shards_ = Json::array();
   std::string tokens_;
@@ -199,13 +199,13 @@ std::string_view text_of(const MappedFile& file) { return {reinterpret_cast<cons
 // Returns a checksum of everything that decides about the tokens.
 std::string key_of(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
                    int64_t tokens_per_shard, std::atomic<int64_t>& done) {
-  constexpr size_t kStretch = size_t(16) << 20;
+  constexpr size_t kChunk = size_t(16) << 20;
   Checksum sum;
   const auto add = [&](const MappedFile& file, std::atomic<int64_t>* count) {
     const uint64_t size = file.size();
     sum.add(&size, sizeof size);
-    for (size_t at = 0; at < size; at += kStretch) {
-      const size_t bytes = std::min<size_t>(kStretch, size - at);
+    for (size_t at = 0; at < size; at += kChunk) {
+      const size_t bytes = std::min<size_t>(kChunk, size - at);
       sum.add(file.data() + at, bytes);
       if (count) *count += int64_t(bytes);
     }

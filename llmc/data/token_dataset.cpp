@@ -263,7 +263,7 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size) {
     Shard shard = data.is_text_ ? Shard{file, 0, 1, int64_t(file->size())} : open_bin(file, vocab_size);
     const bool has_mask = masked(path);
     REQUIRE(has_mask == first_masked,
-            "%s has no .mask beside it, and %s has one\n  write the missing one with dev/data, or name the two kinds "
+            "%s has no .mask, and %s has one\n  write the missing one with dev/data, or name the two kinds "
             "apart",
             (has_mask ? paths[0] : path).c_str(), (has_mask ? path : paths[0]).c_str());
     if (has_mask) open_mask(shard, mask_path(path));
@@ -381,5 +381,7 @@ std::string bundled_text() {
     const std::filesystem::path text = at.parent_path() / "dev/data/tinyshakespeare.txt";
     if (std::filesystem::exists(text, error)) return text.string();
   }
-  fail("the bundled text dev/data/tinyshakespeare.txt is not beside the program\n  name your own with --train-data");
+  fail(
+      "the bundled text dev/data/tinyshakespeare.txt is not in the program's folder\n  name your own with "
+      "--train-data");
 }

@@ -3,7 +3,7 @@
 //   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, 1 if a mask belongs to it, rest
 //               unused; then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801
 //               version 7: uint32 tokens. Both may be mixed.
-//   .mask       beside NAME.bin, NAME.mask says which tokens are learnt: magic 20241121 version 1, the same number of
+//   .mask       NAME.mask says which tokens of NAME.bin are learnt: magic 20241121 version 1, the same number of
 //               tokens, then one byte per token, 1 or 0. Either all shards have a mask or none has.
 //               A .bin without a header is nanoGPT's: uint16 tokens alone. It is known by its first 1024 bytes, which
 //               are tokens of the model and, unlike a header, not mostly zeros.
@@ -94,8 +94,8 @@ class TokenDataset {
   int vocab_size_ = 0;
 };
 
-// Returns the path of the text that is committed with the program, beside the binary or above it. Throws if it is not
-// there.
+// Returns the path of the text that is committed with the program, in the folder of the binary or above it. Throws if
+// it is not there.
 std::string bundled_text();
 
 // The data that a run trains on, and the data that it is measured with.

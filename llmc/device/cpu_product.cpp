@@ -17,8 +17,8 @@ constexpr int kLanes = 8;
 Floats widened(const std::byte* from) {
   Bits16 narrow;
   memcpy(&narrow, from, sizeof narrow);
-  const Bits32 wide = __builtin_convertvector(narrow, Bits32) << 16;
-  return std::bit_cast<Floats>(wide);
+  const Bits32 bits32 = __builtin_convertvector(narrow, Bits32) << 16;
+  return std::bit_cast<Floats>(bits32);
 }
 
 float half_of(uint32_t pair, int which) { return bits_to_float(which ? pair & 0xffff0000u : pair << 16); }
@@ -64,7 +64,7 @@ std::string operand_refused(const ProductOperand& operand) {
   const bool plain = d.swizzle == Swizzle::none;
   if (!plain && operand.major == Major::k) {
     if (d.start % pattern >= line)
-      return format("start %u is %u bytes behind a multiple of its pattern of %u bytes: within a line of %u at most",
+      return format("start %u is %u bytes after a multiple of its pattern of %u bytes: within a line of %u at most",
                     d.start, d.start % pattern, pattern, line);
     if (d.start % line + 2 * kProductDepth > line)
       return format("start %u: 16 elements from byte %u of a line of %u bytes", d.start, d.start % line, line);

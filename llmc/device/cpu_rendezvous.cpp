@@ -27,7 +27,7 @@ void Block::release_others(int t) {
     if ((warp.waiting & lanes) == lanes) complete_warp(t / kWarpSize, lanes, -1);
   }
   if (barrier_count_ == 0) return;
-  if (barrier_operation_) stop_kernel("thread %d returned while others wait in a block-wide sum", t);
+  if (barrier_operation_) stop_kernel("thread %d returned while others wait in a sum over the block", t);
   if (barrier_count_ == count_ - done_) complete_barrier(-1);
 }
 

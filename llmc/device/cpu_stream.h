@@ -1,6 +1,6 @@
 // Streams of the CPU backend. Each stream is a queue of work that the host executes. The schedule decides when: at once
 // (eager), only when something must wait for the work (lazy), or at random moments (random). If the event that must
-// order two pieces of work is missing, the lazy and random schedules can give a wrong result, and the order check
+// order two operations is missing, the lazy and random schedules can give a wrong result, and the order check
 // (order_check.h) throws in every schedule.
 #pragma once
 

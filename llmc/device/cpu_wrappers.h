@@ -144,8 +144,8 @@ inline void widen(float (&to)[8], const Vector<bf16, 8>& from) {
   using namespace cpu_backend;
   Bits16 bits;
   memcpy(&bits, &from, sizeof bits);
-  const Bits32 wide = __builtin_convertvector(bits, Bits32) << 16;
-  memcpy(to, &wide, sizeof wide);
+  const Bits32 bits32 = __builtin_convertvector(bits, Bits32) << 16;
+  memcpy(to, &bits32, sizeof bits32);
 }
 inline void narrow(Vector<bf16, 8>& to, const float (&from)[8]) {
   using namespace cpu_backend;

@@ -7,7 +7,7 @@
 
 struct Graph::State {
   cudaGraphExec_t graph = nullptr;
-  size_t pieces = 0;
+  size_t operations = 0;
   std::vector<std::weak_ptr<Event::State>> recorded;  // the events that each launch records
   std::shared_ptr<Event> end;                         // the end of the last launch
 
@@ -24,7 +24,7 @@ Graph::Graph(Device& device) : device_(&device) {
 Graph::~Graph() = default;
 Graph::Graph(Graph&&) noexcept = default;
 bool Graph::empty() const { return !state_; }
-size_t Graph::pieces() const { return empty() ? 0 : state_->pieces; }
+size_t Graph::pieces() const { return empty() ? 0 : state_->operations; }
 
 void Graph::capture(Stream& stream, const std::function<void()>& work) {
   Device::State& device = device_->state();
@@ -50,7 +50,7 @@ void Graph::capture(Stream& stream, const std::function<void()>& work) {
   }
   device.capture = nullptr;
   CUDA_CHECK(cudaStreamEndCapture(cuda_stream(stream), &graph));
-  CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &captured->pieces));
+  CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &captured->operations));
   const cudaError_t status = cudaGraphInstantiate(&captured->graph, graph, 0);
   cudaGraphDestroy(graph);
   CUDA_CHECK(status);

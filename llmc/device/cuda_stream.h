@@ -9,7 +9,7 @@
 cudaStream_t cuda_stream(Stream& stream);
 cudaEvent_t cuda_event(Event& event);
 
-// Lives while a piece of work is enqueued, in a Range of its name. If the device records, the constructor adds the work
+// Lives while an operation is enqueued, in a Range of its name. If the device records, the constructor adds the work
 // to the record. On a device that executes, one CUDA event before the work and one after it measure when it ran.
 class RecordedWork {
  public:

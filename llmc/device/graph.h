@@ -1,6 +1,6 @@
 // The work of several streams, captured once and then launched as a whole, many times: a CUDA graph. A launch costs the
-// host a fraction of the time that its pieces would cost one by one. The capture costs the host that full time once
-// more and, on a GPU, some driver memory for each piece.
+// host a fraction of the time that its operations would cost one by one. The capture costs the host that full time once
+// more and, on a GPU, some driver memory for each operation.
 //
 //   Graph graph(device);
 //   graph.capture(compute, [&] {

@@ -62,7 +62,7 @@ namespace {
   CUDA_CHECK(cudaStreamSynchronize(cuda_stream(work.stream)));
   VainWait wait;
   CUDA_CHECK(cudaMemcpyFromSymbol(&wait, vain_wait, sizeof wait));
-  if (!wait.seen) return;
+  if (!wait.any) return;
   const VainWait nothing{};
   CUDA_CHECK(cudaMemcpyToSymbol(vain_wait, &nothing, sizeof nothing));
   fail("%s (%s:%d): thread %u of block %u waited in vain for parity %u of the mbarrier at %u of shared memory",

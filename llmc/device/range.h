@@ -1,4 +1,4 @@
-// Names for Nsight Systems of what the host enqueues: each piece of work, the blocks of the model, the phases of a
+// Names for Nsight Systems of what the host enqueues: each operation, the blocks of the model, the phases of a
 // step. Ranges nest. They are off until turn_on(), and a CPU has none.
 //
 //   const Range range("block %lld", layer);  // until the end of the scope

@@ -30,7 +30,7 @@ constexpr Row kRows[] = {
     {90, product_fp8_tensor, 0, 1315 / kHopper, "measured: 1290 to 1361 in steps of 1B and 8B on an H200", true},
     {0, product_fp8_tensor, 0, 1.33, "assumption: 66% of the data sheet, as on an H200"},
     {0, product_fp8_row, 0, 0.70 * 1.75,
-     "published: cuBLAS 12.9 on Hopper, factors of rows or blocks, up to 1.75 times bf16's (here: of 70%)"},
+     "published: cuBLAS 12.9 on Hopper, scales of rows or blocks, up to 1.75 times bf16's (here: of 70%)"},
     {0, product_fp8_block, 0, 0.70 * 1.5,
      "assumption: 1.5 times bf16's; published: cuBLAS 12.9 on Hopper 1.25 to 1.75 times, with rows or blocks"},
     {0, attention_hopper_forward, 128, 555 / kHopper,

@@ -38,7 +38,7 @@ double counted_flops(const Record::Entry& work);
 
 struct ReplayRates {
   std::string name;
-  std::vector<Rate> compute;     // the first that matches a piece of work counts
+  std::vector<Rate> compute;     // the first that matches an operation counts
   double memory_bytes;           // per second, read plus written
   double kernel_seconds = 2e-6;  // the shortest time of a kernel
   int multiprocessors = 1;       // attention with fewer blocks than these has a part of its rate

@@ -67,12 +67,12 @@ double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.ranks.size() < 2)
     return std::max({rates.kernel_seconds, double(work.bytes()) / rates.memory_bytes, computing_seconds(work, rates)});
   const Way way = way_of(work.ranks, rates);
-  const double traveling = double(work.sent) / way.bytes(rates);
-  if (work.joins) return traveling;
+  const double sending_seconds = double(work.sent) / way.bytes(rates);
+  if (work.joins) return sending_seconds;
   const double node_hops = work.tree ? log2_hops(way.in_node) : double(work.ranks.size() - way.nodes),
                network_hops = work.tree ? log2_hops(way.nodes) : double(way.nodes - 1);
   return rates.kernel_seconds + node_hops * rates.node_hop_seconds + network_hops * rates.network_hop_seconds +
-         traveling;
+         sending_seconds;
 }
 
 Replay replay(const Record& record, const ReplayRates& rates) {

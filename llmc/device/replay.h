@@ -40,7 +40,7 @@ struct Replay {
 // for a point that it records only later. Throws if a rate is missing.
 Replay replay(const Record& record, const ReplayRates& rates);
 
-// The same, but `seconds_of` gives the seconds that each piece of work takes.
+// The same, but `seconds_of` gives the seconds that each operation takes.
 Replay replay(const Record& record, const ReplayRates& rates,
               const std::function<double(const Record::Entry&)>& seconds_of);
 
@@ -48,7 +48,7 @@ Replay replay(const Record& record, const ReplayRates& rates,
 // `times` more than `second`: second + times x (second - first), without spans and waits.
 Replay extended(const Replay& first, const Replay& second, double times);
 
-// Returns the seconds that one piece of work takes. Throws if its rate is missing.
+// Returns the seconds that one operation takes. Throws if its rate is missing.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates);
 
 // Writes Chrome's trace format, for chrome://tracing and ui.perfetto.dev, with one row per stream.

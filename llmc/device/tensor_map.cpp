@@ -37,7 +37,7 @@ std::string tensor_map_error(const TmaTensor& view) {
   if (view.swizzle != Swizzle::none && row > line)
     return format(
         "a row of the box has %d elements, %d bytes, and a line of the swizzle %d bytes: copy boxes of %d elements one "
-        "behind the other",
+        "after the other",
         view.box[0], row, line, line / 2);
   return "";
 }

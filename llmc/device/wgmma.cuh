@@ -4,7 +4,7 @@
 //   wgmma<N>(d, a, b)   D(64xN, fp32) += A(64x16, bf16) * B(16xN, bf16);  N is 64 or 128
 //
 // B lies in shared memory; A lies in shared memory or in registers. Descriptors give the place in shared memory
-// (matrix_descriptor.h). Products run asynchronously beside the threads, in order, in groups:
+// (matrix_descriptor.h). Products run asynchronously while the threads go on, in order, in groups:
 //
 //   wgmma_fence();           the registers of d and a have been written; from here on they belong to the products
 //   wgmma<N>(…);             a batch of products
@@ -40,8 +40,9 @@ __device__ __forceinline__ void warpgroup_fence_operand(T (&x)[kCount]) {
 }
 
 // Makes sure that everything `sum` depends on is computed before a later wgmma_wait_group. ptxas moves a wait above
-// arithmetic that does not need its products, and then this arithmetic does not run beside them; but it leaves barriers
-// in their order. `sum` is a sum of exponentials. It is never negative, so no thread arrives at the barrier.
+// arithmetic that does not need its products, and then this arithmetic does not run at the same time as
+// them; but it leaves barriers in their order. `sum` is a sum of exponentials. It is never negative, so no thread
+// arrives at the barrier.
 __device__ __forceinline__ void compute_before_wait(float sum) {
   constexpr int kUnusedBarrier = 15;
   if (sum < 0) asm volatile("bar.arrive %0, 128;" ::"n"(kUnusedBarrier) : "memory");

@@ -1,4 +1,4 @@
-// A piece of asynchronous work is described before it is enqueued: its stream, its name, the byte ranges that it reads
+// An asynchronous operation is described before it is enqueued: its stream, its name, the byte ranges that it reads
 // and writes, and its floating-point operations. The CPU backend checks that every access is ordered after those that
 // conflict with it (order_check.h). Benchmarks use the ranges and FLOPs too.
 //

@@ -25,9 +25,9 @@ __device__ __forceinline__ size_t end_of(const AdamWRange& range) { return range
 __device__ __forceinline__ int range_of(const AdamWRange* ranges, int range_count, size_t i) {
   int low = 0, high = range_count;
   while (low < high) {
-    const int middle = (low + high) / 2;
-    if (end_of(ranges[middle]) <= i) low = middle + 1;
-    else high = middle;
+    const int mid = (low + high) / 2;
+    if (end_of(ranges[mid]) <= i) low = mid + 1;
+    else high = mid;
   }
   return low;
 }

@@ -38,7 +38,7 @@ HOST_DEVICE inline float bias_correction(float beta, int64_t t) {
   return float(1 - power);
 }
 
-// Elements begin .. begin+count-1 of the flat buffers: a piece of one tensor. If nothing is rounded stochastically, a
+// Elements begin .. begin+count-1 of the flat buffers: a slice of one tensor. If nothing is rounded stochastically, a
 // range may also span neighbouring tensors with the same weight decay.
 struct AdamWRange {
   size_t begin, count;

@@ -30,7 +30,7 @@ struct Tiles {
   bf16 q[kBlockM * kHD], dout[kBlockM * kHD];
   Stage stage[2];
   float lse_log2[kBlockM], rowsum_dO_O[kBlockM];  // lse_log2: lse * log2(e)
-  KeysOfWarp seen[kWarps];
+  KeysOfWarp keys_of_warp[kWarps];
 };
 static_assert(sizeof(Tiles<128>) <= 99 << 10 && sizeof(Tiles<64>) <= 99 << 10);
 
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
         .template fetch<kBlockM>(shared.dout, shape.out, count, thread);
     keys.fetch(shared.stage[0], shape, all.last + 1 - all.first, thread);
   }
-  KeysOfWarp& seen = shared.seen[warp_number()];
+  KeysOfWarp& seen = shared.keys_of_warp[warp_number()];
   const KeysOfWarp keys_seen = keys_of_warp<kM>(shape, coord.b, coord.t0 + row_of_warp);
   if (lane_of_warp() == 0) seen = keys_seen;
   prepare_rows(shared, rowsum_dO_O, dout, out, lse, shape, coord, row_of_warp);

@@ -25,7 +25,7 @@ struct Tiles {
   };
   bf16 q[kBlockM * kHD];
   Stage stage[2];
-  KeysOfWarp seen[kWarps];
+  KeysOfWarp keys_of_warp[kWarps];
   float row_sum[2 * kM][kThreads];  // each lane's part of its rows' sums (registers are short)
 };
 
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   using Source = RowSource<kHD, kThreads>;
   const int thread = threadIdx.x;
   KeySource<kHD, kBlockN, kThreads> keys(k, v, shape, b, kv_head, all.first, thread);
-  KeysOfWarp& seen = shared.seen[warp_number()];
+  KeysOfWarp& seen = shared.keys_of_warp[warp_number()];
   {
     const KeysOfWarp seen_by_queries = keys_of_warp<kM>(shape, b, t0 + row_of_warp);
     if (lane_of_warp() == 0) seen = seen_by_queries;

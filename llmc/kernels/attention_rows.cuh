@@ -60,9 +60,9 @@ __device__ __forceinline__ int end_query_of_key(const AttentionShape& shape, int
   const int* start = shape.document_start + size_t(b) * shape.Tq;
   int from = 0, to = shape.Tq;
   while (from < to) {
-    const int middle = (from + to) / 2;
-    if (start[middle] > j + shape.key_offset) to = middle;
-    else from = middle + 1;
+    const int mid = (from + to) / 2;
+    if (start[mid] > j + shape.key_offset) to = mid;
+    else from = mid + 1;
   }
   return from;
 }

@@ -1,4 +1,4 @@
-// Matrix products in the CPU backend. OpenBLAS (or plain loops without it) computes pieces of the output, which are
+// Matrix products in the CPU backend. OpenBLAS (or plain loops without it) computes parts of the output, which are
 // spread over the device's threads. bf16 operands are widened to fp32 first, and the result is rounded once.
 #include <algorithm>
 #include <cstdio>
@@ -63,16 +63,16 @@ void multiply(const Product& p) { multiply_by_loops<float>(p); }
 
 #endif
 
-// How the output is cut into pieces, each of which is a product of its own. Tuning chooses the cut. The bits of the
-// result depend on the cut, but not on how many threads share the pieces.
+// How the output is cut into parts, each of which is a product of its own. Tuning chooses the cut. The bits of the
+// result depend on the cut, but not on how many threads share the parts. Files of tunings say "pieces" for parts.
 struct Cut {
-  int rows, columns;  // of one piece
+  int rows, columns;  // of one part
   bool operator==(const Cut&) const = default;
   std::string text() const { return format("pieces of %d x %d", rows, columns); }
 };
 
-// Returns pieces of whole rows or whole columns, with about 2^22 multiplications each. No piece is narrow, because each
-// piece packs the whole other operand anew.
+// Returns parts of whole rows or whole columns, with about 2^22 multiplications each. No part is narrow, because each
+// part packs the whole other operand anew.
 Cut default_cut(int M, int N, int K) {
   const bool rowwise = M >= N;
   const int extent = rowwise ? M : N;
@@ -107,18 +107,18 @@ Cut cut_named(const std::string& text, int M, int N) {
   return cut;
 }
 
-void multiply_in_pieces(Device& device, const Product& p, Cut cut) {
+void multiply_in_parts(Device& device, const Product& p, Cut cut) {
   const auto product = cpu_backend::backend_of(device).exact_products ? multiply_by_loops<double> : multiply;
   const int down = (p.M + cut.rows - 1) / cut.rows, across = (p.N + cut.columns - 1) / cut.columns;
   cpu_backend::parallel_for(device, size_t(down) * size_t(across), [&](size_t i) {
     const int row = int(i) / across * cut.rows, column = int(i) % across * cut.columns;
-    Product piece = p;
-    piece.M = std::min(cut.rows, p.M - row);
-    piece.N = std::min(cut.columns, p.N - column);
-    piece.a += p.transpose_a ? size_t(row) : size_t(row) * p.lda;
-    piece.b += p.transpose_b ? size_t(column) * p.ldb : size_t(column);
-    piece.c += size_t(row) * p.ldc + column;
-    product(piece);
+    Product part = p;
+    part.M = std::min(cut.rows, p.M - row);
+    part.N = std::min(cut.columns, p.N - column);
+    part.a += p.transpose_a ? size_t(row) : size_t(row) * p.lda;
+    part.b += p.transpose_b ? size_t(column) * p.ldb : size_t(column);
+    part.c += size_t(row) * p.ldc + column;
+    product(part);
   });
 }
 
@@ -127,8 +127,8 @@ constexpr size_t kRowsAtOnce = 64;
 // Calls body(row) for all rows, shared out over the device's threads.
 template <class Body>
 void for_rows(Device& device, size_t rows, const Body& body) {
-  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t piece) {
-    for (size_t r = piece * kRowsAtOnce; r < std::min(rows, (piece + 1) * kRowsAtOnce); ++r) body(r);
+  cpu_backend::parallel_for(device, (rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t part) {
+    for (size_t r = part * kRowsAtOnce; r < std::min(rows, (part + 1) * kRowsAtOnce); ++r) body(r);
   });
 }
 
@@ -214,7 +214,7 @@ struct Matmul::State {
 
 Matmul::Matmul(Stream& stream, std::byte*, Options options) : state_(new State{stream, options, {}, {}, {}, {}, {}}) {
 #if LLMC_OPENBLAS
-  openblas_set_num_threads(1);  // the device's threads share the pieces
+  openblas_set_num_threads(1);  // the device's threads share the parts
 #endif
 }
 Matmul::~Matmul() = default;
@@ -283,7 +283,7 @@ void Matmul::forward(const Tensor& out, const Tensor& in, const Tensor& weight) 
     Device& device = s.stream.device();
     const float *a = widened(device, s.a, in), *b = widened(device, s.b, weight);
     float* c = output(s.c, out);
-    multiply_in_pieces(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false}, cut);
+    multiply_in_parts(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false}, cut);
     round_output(device, out, c);
   });
 }
@@ -297,7 +297,7 @@ void Matmul::dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight) 
     Device& device = s.stream.device();
     const float *a = widened(device, s.a, dout), *b = widened(device, s.b, weight);
     float* c = output(s.c, din);
-    multiply_in_pieces(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false}, cut);
+    multiply_in_parts(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false}, cut);
     round_output(device, din, c);
   });
 }
@@ -311,7 +311,7 @@ void Matmul::wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, 
     Device& device = s.stream.device();
     const float *a = widened(device, s.a, dout), *b = widened(device, s.b, in);
     float* c = dweight.as<float>();
-    multiply_in_pieces(device, {true, false, OC, IC, N, a, stride, b, IC, c, IC, accumulate}, cut);
+    multiply_in_parts(device, {true, false, OC, IC, N, a, stride, b, IC, c, IC, accumulate}, cut);
   });
 }
 
@@ -327,7 +327,7 @@ void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor
     Device& device = s.stream.device();
     const float *x = decoded(device, s.a, a), *y = decoded(device, s.b, b);
     float* c = output(s.c, out);
-    multiply_in_pieces(
+    multiply_in_parts(
         device, {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate}, cut);
     round_output(device, out, c);
   });

@@ -96,9 +96,9 @@ __global__ void __launch_bounds__(kThreads)
   if (N - start <= kWindow || token_at(start + kWindow) != token) return;
   int last = end, beyond = N;  // token_at(last) == token; no position from `beyond` on has this token
   while (beyond - last > 1) {
-    const int middle = last + (beyond - last) / 2;
-    if (token_at(middle) == token) last = middle;
-    else beyond = middle;
+    const int mid = last + (beyond - last) / 2;
+    if (token_at(mid) == token) last = mid;
+    else beyond = mid;
   }
   auto& shared = shared_memory<GroupSums>();
   float sum[width] = {};

@@ -1,6 +1,6 @@
 // The L2 norm of all gradients, the clip factor and the decision about the update (contract: global_norm.h).
 //
-// A block squares a piece of the buffer. A thread keeps 8 separate sums, one for each position in its unit of 8
+// A block squares a chunk of the buffer. A thread keeps 8 separate sums, one for each position in its unit of 8
 // elements, so that the compiler vectorizes the loop. Sums are fp64: an fp32 square overflows beyond 1.8e19, and an
 // fp32 sum of 10^10 squares would be too inaccurate.
 #include "llmc/kernels/global_norm.h"
@@ -17,12 +17,12 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kUnit = 8;            // elements that a thread processes at once
-constexpr size_t kPiece = 1 << 15;  // elements per block
+constexpr size_t kChunk = 1 << 15;  // elements per block
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(double* __restrict__ partials, const float* __restrict__ gradients, size_t n) {
-  const size_t begin = size_t(blockIdx.x) * kPiece, end = begin + kPiece < n ? begin + kPiece : n;
+  const size_t begin = size_t(blockIdx.x) * kChunk, end = begin + kChunk < n ? begin + kChunk : n;
   double sums[kUnit] = {};
   for (size_t first = begin + size_t(threadIdx.x) * kUnit; first < end; first += size_t(kThreads) * kUnit) {
     if (first + kUnit <= end) {
@@ -87,7 +87,7 @@ void require_partials(const char* who, const Tensor& partials) {
 
 }  // namespace
 
-size_t global_norm_partials(size_t n) { return (n + kPiece - 1) / kPiece; }
+size_t global_norm_partials(size_t n) { return (n + kChunk - 1) / kChunk; }
 
 void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients) {
   const char* who = "global_norm_squares";

@@ -21,7 +21,7 @@
 // Returns the number of partial sums that global_norm_squares writes for n gradients.
 size_t global_norm_partials(size_t n);
 
-// Writes partials (global_norm_partials(n)), the sums of squares of pieces of n gradients, which have any shape. Throws
+// Writes partials (global_norm_partials(n)), the sums of squares of chunks of n gradients, which have any shape. Throws
 // unless gradients are 16-byte aligned.
 void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients);
 

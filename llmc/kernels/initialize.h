@@ -11,7 +11,7 @@
 
 // Fills `data` with normal values with mean 0 and standard deviation `std`. Element i is element place[i] of the tensor
 // with this key. The generator is counter-based (Philox4x32-10, Salmon et al. 2011; Box & Muller 1958). The bits of an
-// element depend on the key and its index in the unsharded tensor alone, so any rank can make any piece. They are the
+// element depend on the key and its index in the unsharded tensor alone, so any rank can make any slice. They are the
 // same on every GPU and CPU, because only correctly rounded fp32 operations make them. The largest magnitude is 6.76
 // std. Throws unless std >= 0.
 void initialize_normal(Stream& stream, const Tensor& data, uint64_t key, ShardWindow place, float std);

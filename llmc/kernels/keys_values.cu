@@ -14,20 +14,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWidth = 8;  // elements that a thread moves
 
-// A block moves blockDim.y tokens of head blockIdx.y. Thread x moves pieces x, x + blockDim.x, … of the token's key and
-// value.
+// A block moves blockDim.y tokens of head blockIdx.y. Thread x moves vectors x, x + blockDim.x, … of the token's key
+// and value.
 template <class T, bool kToHeads>
 __global__ void __launch_bounds__(kThreads)
     keys_values_kernel(T* __restrict__ to, const T* __restrict__ from, int64_t stride, int N, int NKV, int HD) {
   const int token = blockIdx.x * blockDim.y + threadIdx.y, head = blockIdx.y;
   if (token >= N) return;
-  using Piece = Vector<T, kWidth>;
+  using Elements = Vector<T, kWidth>;
   for (int i = threadIdx.x * kWidth; i < 2 * HD; i += blockDim.x * kWidth) {
     const int column = i < HD ? head * HD + i : (NKV + head) * HD + i - HD;
     const size_t by_row = size_t(token) * size_t(stride) + size_t(column);
     const size_t by_head = (size_t(head) * N + token) * 2 * HD + i;
-    *reinterpret_cast<Piece*>(to + (kToHeads ? by_head : by_row)) =
-        *reinterpret_cast<const Piece*>(from + (kToHeads ? by_row : by_head));
+    *reinterpret_cast<Elements*>(to + (kToHeads ? by_head : by_row)) =
+        *reinterpret_cast<const Elements*>(from + (kToHeads ? by_row : by_head));
   }
 }
 
@@ -47,8 +47,8 @@ void move(Stream& stream, const char* who, const Tensor& by_head, const Tensor& 
     REQUIRE(reinterpret_cast<uintptr_t>(data) % 16 == 0, "%s: the buffer at %p is not 16-byte aligned", who, data);
   require_apart(who, "by_head", by_head, "rows", rows);
   const Tensor &to = kToHeads ? by_head : rows, &from = kToHeads ? rows : by_head;
-  const int pieces = std::min(2 * int(HD) / kWidth, kThreads);
-  const dim3 block(pieces, std::max(kThreads / pieces, 1));
+  const int vectors = std::min(2 * int(HD) / kWidth, kThreads);
+  const dim3 block(vectors, std::max(kThreads / vectors, 1));
   with_type(who, rows.type, [&](auto number) {
     using T = decltype(number);
     launch<keys_values_kernel<T, kToHeads>>({stream, who, {writes(to), reads(from)}},

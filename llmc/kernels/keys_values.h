@@ -1,5 +1,5 @@
 // Moves keys and values between two layouts: by row, as a product writes them, and by head, because heads are sent
-// one by one. Several neighbouring heads that are sent together count as one wide head here:
+// one by one. Several neighbouring heads that are sent together count as one large head here:
 //
 //   rows      (N, 2 NKV HD): of each token k (NKV, HD), then v (NKV, HD); columns of packed rows, whose stride stays
 //   by_head   (NKV, N, 2, HD), contiguous: for each head and token the key, then the value

@@ -7,7 +7,7 @@
 // The operands are both fp32 or both bf16. out and din have their type or are fp32; dweight is fp32. Sums are fp32
 // and are rounded once, to the output's type. Deterministic. On a GPU cuBLASLt computes a product, with an algorithm
 // that is chosen once per shape, from the shape alone (operands are 256-byte aligned, so that the arena's offsets
-// cannot change the choice). On the CPU OpenBLAS computes pieces that depend on the shape alone, not on the number
+// cannot change the choice). On the CPU OpenBLAS computes parts that depend on the shape alone, not on the number
 // of threads. Timing (tuning.h) may find another choice. It adds in another order, so its bits differ from the
 // default's, but they are reproducible too.
 //

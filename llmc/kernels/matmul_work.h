@@ -88,6 +88,6 @@ inline void require_operands(const char* name, const Tensor& out, const Quantize
 inline std::string known_refusal(const DeviceInfo& info, const QuantizedTensor& a, const QuantizedTensor& b) {
   const bool one_scale_inv = a.scaling == Scaling::tensor && b.scaling == Scaling::tensor;
   if (!info.gpu || one_scale_inv || info.compute_capability == 90) return "";
-  return format("cuBLASLt knows factors of the kind \"%s\" on compute capability 9.0 (Hopper) alone",
+  return format("cuBLASLt takes scales of the kind \"%s\" on compute capability 9.0 (Hopper) alone",
                 scaling_name(a.scaling == Scaling::tensor ? b.scaling : a.scaling));
 }

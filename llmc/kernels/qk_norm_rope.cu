@@ -284,9 +284,9 @@ Call checked_call(const char* who, const Tensor& qkv, const QkvVectors& vectors,
   REQUIRE(whole.ranks >= 1, "%s: %d ranks share the heads, expected at least 1", who, whole.ranks);
   require_vectors(who, vectors, qkv.type, call);
   require_tensor(who, "squares", whole.squares, DType::fp32, {N, 2}, true);
-  const int pieces = half % 8 == 0 ? int(half) / 8 : int(half) / 4;
+  const int vectors_per_half = half % 8 == 0 ? int(half) / 8 : int(half) / 4;
   int lanes = 1;
-  while (lanes < pieces) lanes *= 2;
+  while (lanes < vectors_per_half) lanes *= 2;
   call.block = dim3(unsigned(lanes), unsigned(std::min(kThreads / lanes, kRows)));
   return call;
 }

@@ -147,7 +147,7 @@ void require_operand(const char* who, const QuantizedTensor& operand, int rows, 
           "%s: one scale for the whole tensor, once for each row, of an operand with %s", who,
           scaling_name(operand.scaling));
   REQUIRE(operand.scale_inv && reinterpret_cast<uintptr_t>(operand.data) % 16 == 0,
-          "%s: an operand at %p with factors at %p: expected 16-byte alignment, and factors", who,
+          "%s: an operand at %p with scale_inv at %p: expected 16-byte alignment, and scale_inv", who,
           static_cast<const void*>(operand.data), static_cast<const void*>(operand.scale_inv));
 }
 

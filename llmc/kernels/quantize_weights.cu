@@ -19,9 +19,9 @@ template <class Entry>
 __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table, int count, unsigned block) {
   int low = 0, high = count - 1;
   while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (first_of(table[middle]) <= block) low = middle;
-    else high = middle - 1;
+    const int mid = (low + high + 1) / 2;
+    if (first_of(table[mid]) <= block) low = mid;
+    else high = mid - 1;
   }
   return table[low];
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table
 
 constexpr int kThreads = 256, kWarps = kThreads / 32, kUnit = 8, kRounds = 8;
 constexpr int kTogether = 4;                                   // loads in flight per thread
-constexpr size_t kPiece = size_t(kThreads) * kUnit * kRounds;  // elements per block
+constexpr size_t kChunk = size_t(kThreads) * kUnit * kRounds;  // elements per block
 
 struct WarpMaxima {
   uint32_t warp[kWarps];
@@ -47,12 +47,12 @@ __device__ __forceinline__ uint32_t block_max(uint32_t value) {
   return value;
 }
 
-// Calls f(first, values, count) with each of the thread's units in this piece of the slice. `first` is the index of
+// Calls f(first, values, count) with each of the thread's units in this chunk of the slice. `first` is the index of
 // the unit's first element. `count` of its kUnit values belong to the slice; the others are 0.
 template <class F>
-__device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned piece, const F& f) {
-  constexpr size_t kPieceUnits = kPiece / kUnit;
-  const size_t units = count / kUnit, mine = piece * kPieceUnits + threadIdx.x;
+__device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned chunk, const F& f) {
+  constexpr size_t kChunkUnits = kChunk / kUnit;
+  const size_t units = count / kUnit, mine = chunk * kChunkUnits + threadIdx.x;
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kTogether) {
     Vector<bf16, kUnit> v[kTogether] = {};
@@ -68,7 +68,7 @@ __device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t cou
     }
   }
   const int left = int(count % kUnit);
-  if (left == 0 || threadIdx.x != 0 || units / kPieceUnits != piece) return;
+  if (left == 0 || threadIdx.x != 0 || units / kChunkUnits != chunk) return;
   Vector<bf16, kUnit> v = {};
   for (int j = 0; j < left; ++j) v.v[j] = x[units * kUnit + j];
   f(units * kUnit, v, left);
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
 // ---------------------------------------------------------------------------------------------- launchers
 
 // The range from the first byte of several buffers to the last.
-struct Span {
+struct ByteRange {
   uintptr_t begin = UINTPTR_MAX, end = 0;
   template <class T>
   void add(const T* data, size_t count) {
@@ -221,19 +221,19 @@ struct Span {
 };
 
 template <class Entry, class Add>
-Span span_of(const DeviceTable<Entry>& part, const Add& add) {
-  Span span;
-  for (int i = 0; i < part.count; ++i) add(span, part.on_host[i]);
-  return span;
+ByteRange range_of(const DeviceTable<Entry>& part, const Add& add) {
+  ByteRange range;
+  for (int i = 0; i < part.count; ++i) add(range, part.on_host[i]);
+  return range;
 }
 
 // Returns the span of the entries' words. `words` points to the word of tensor 0.
 template <class Entry, class T>
-Span words_of(const DeviceTable<Entry>& part, T* words) {
-  return span_of(part, [&](Span& span, const Entry& e) { span.add(words ? words + e.tensor : nullptr, 1); });
+ByteRange words_of(const DeviceTable<Entry>& part, T* words) {
+  return range_of(part, [&](ByteRange& range, const Entry& e) { range.add(words ? words + e.tensor : nullptr, 1); });
 }
 
-size_t blocks_of(const WeightSlice& slice) { return blocks_for(slice.count, kPiece); }
+size_t blocks_of(const WeightSlice& slice) { return blocks_for(slice.count, kChunk); }
 unsigned blocks_of(const WeightSlices& part) {
   const WeightSlice& last = part.on_host[part.count - 1];
   return last.first_block + unsigned(blocks_of(last)) - part.on_host[0].first_block;
@@ -262,12 +262,12 @@ void require_scales(const char* who, const DeviceTable<Entry>& part, const Weigh
 
 bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
 
-// Calls `body` with the width in which all matrices can be read, as a constant: `wide` if `takes` is true for each of
+// Calls `body` with the width in which all matrices can be read, as a constant: `wanted` if `takes` is true for each of
 // them, else 1.
-template <int wide, class Width, class Body>
+template <int wanted, class Width, class Body>
 void with_width(const WeightMatrices& part, const Width& takes, const Body& body) {
   const bool all = std::all_of(part.on_host, part.on_host + part.count, takes);
-  if (all) body(std::integral_constant<int, wide>{});
+  if (all) body(std::integral_constant<int, wanted>{});
   else body(std::integral_constant<int, 1>{});
 }
 template <class Body>
@@ -276,23 +276,23 @@ void with_vectors(const WeightMatrices& part, const Body& body) {
       part, [](const WeightMatrix& m) { return m.rowwise.columns % 8 == 0 && is_aligned(m.x, 16); }, body);
 }
 
-Span numbers_of(const WeightMatrices& part) {
-  return span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.x, size_of(m)); });
+ByteRange numbers_of(const WeightMatrices& part) {
+  return range_of(part, [](ByteRange& range, const WeightMatrix& m) { range.add(m.x, size_of(m)); });
 }
-// Returns the span of the FP8 operands, except a rowwise whose bytes are q itself.
-Span operands_of(const WeightMatrices& part) {
-  return span_of(part, [](Span& span, const WeightMatrix& m) {
+// Returns the range of the FP8 operands, except a rowwise whose bytes are q itself.
+ByteRange operands_of(const WeightMatrices& part) {
+  return range_of(part, [](ByteRange& range, const WeightMatrix& m) {
     for (const QuantizedTensor* t : {&m.rowwise, &m.columnwise}) {
-      if (t->data != m.q) span.add(t->data, t->bytes());
-      span.add(t->scale_inv, t->scale_inv_count());
+      if (t->data != m.q) range.add(t->data, t->bytes());
+      range.add(t->scale_inv, t->scale_inv_count());
     }
   });
 }
-Span maxima_of(const WeightMatrices& part) {
-  return span_of(part, [](Span& span, const WeightMatrix& m) {
-    span.add(m.amax, 1);
-    span.add(m.row_amax, size_t(m.rowwise.rows));
-    span.add(m.column_amax, size_t(m.rowwise.columns));
+ByteRange maxima_of(const WeightMatrices& part) {
+  return range_of(part, [](ByteRange& range, const WeightMatrix& m) {
+    range.add(m.amax, 1);
+    range.add(m.row_amax, size_t(m.rowwise.rows));
+    range.add(m.column_amax, size_t(m.rowwise.columns));
   });
 }
 
@@ -302,23 +302,24 @@ void place(std::vector<WeightSlice>& table) {
   size_t blocks = 0;
   for (WeightSlice& s : table) {
     REQUIRE(s.count > 0 && is_aligned(s.x, 16) && is_aligned(s.q, 8),
-            "a stretch of %zu weights at %p, bytes at %p: expected some, aligned to 16 and 8 bytes", s.count,
+            "a slice of %zu weights at %p, bytes at %p: expected some, aligned to 16 and 8 bytes", s.count,
             static_cast<const void*>(s.x), static_cast<const void*>(s.q));
     s.first_block = unsigned(blocks);
     blocks += blocks_of(s);
   }
-  REQUIRE(blocks <= INT32_MAX, "stretches of weights in %zu blocks: a launch takes 2^31-1", blocks);
+  REQUIRE(blocks <= INT32_MAX, "slices of weights in %zu blocks: a launch takes 2^31-1", blocks);
 }
 
 void place(std::vector<WeightMatrix>& table) {
   size_t tiles = 0;
   for (WeightMatrix& m : table) {
     const QuantizedTensor &r = m.rowwise, &c = m.columnwise;
-    REQUIRE(r.rows > 0 && r.columns > 0 && r.rows == c.columns && r.columns == c.rows && r && c && r.scale_inv &&
-                c.scale_inv && is_aligned(r.data, 16) && is_aligned(c.data, 16),
-            "FP8 operands of %d x %d at %p and %d x %d at %p are not a matrix and its transpose, with factors, 16-byte "
-            "aligned",
-            r.rows, r.columns, static_cast<const void*>(r.data), c.rows, c.columns, static_cast<const void*>(c.data));
+    REQUIRE(
+        r.rows > 0 && r.columns > 0 && r.rows == c.columns && r.columns == c.rows && r && c && r.scale_inv &&
+            c.scale_inv && is_aligned(r.data, 16) && is_aligned(c.data, 16),
+        "FP8 operands of %d x %d at %p and %d x %d at %p are not a matrix and its transpose, with scale_inv, 16-byte "
+        "aligned",
+        r.rows, r.columns, static_cast<const void*>(r.data), c.rows, c.columns, static_cast<const void*>(c.data));
     REQUIRE((!r.has_row_scales() || m.row_amax) && (!c.has_row_scales() || m.column_amax),
             "FP8 operands of %d x %d with scales of rows: no room for the largest numbers", r.rows, r.columns);
     m.first_tile = unsigned(tiles);
@@ -330,8 +331,8 @@ void place(std::vector<WeightMatrix>& table) {
 
 void weight_amax(Stream& stream, const WeightSlices& part) {
   require_entries("weight_amax", part);
-  const Span x = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.x, s.count); });
-  const Span amax = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.amax, 1); });
+  const ByteRange x = range_of(part, [](ByteRange& range, const WeightSlice& s) { range.add(s.x, s.count); });
+  const ByteRange amax = range_of(part, [](ByteRange& range, const WeightSlice& s) { range.add(s.amax, 1); });
   launch<largest_magnitudes_kernel>(
       {stream, "weight_amax", {amax.written(), x.read(), reads(part.on_device, size_t(part.count))}}, blocks_of(part),
       kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
@@ -340,10 +341,10 @@ void weight_amax(Stream& stream, const WeightSlices& part) {
 void quantize(Stream& stream, const WeightSlices& part, const WeightScaleRefs& refs) {
   require_entries("quantize", part);
   require_scales("quantize", part, refs);
-  const Span x = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.x, s.count); });
-  const Span q = span_of(part, [](Span& span, const WeightSlice& s) { span.add(s.q, s.count); });
-  const Span amax =
-      span_of(part, [&](Span& span, const WeightSlice& s) { span.add(refs.needs_amax() ? s.amax : nullptr, 1); });
+  const ByteRange x = range_of(part, [](ByteRange& range, const WeightSlice& s) { range.add(s.x, s.count); });
+  const ByteRange q = range_of(part, [](ByteRange& range, const WeightSlice& s) { range.add(s.q, s.count); });
+  const ByteRange amax = range_of(
+      part, [&](ByteRange& range, const WeightSlice& s) { range.add(refs.needs_amax() ? s.amax : nullptr, 1); });
   launch<quantize_stretches_kernel>(
       {stream,
        "quantize_stretches",
@@ -395,13 +396,13 @@ void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, cons
     REQUIRE(m.rowwise.data != m.q || m.rowwise.bytes() == size_of(m),
             "transpose_gathered_weights: %d x %d need a copy with padding", m.rowwise.rows, m.rowwise.columns);
   }
-  const Span q = span_of(part, [](Span& span, const WeightMatrix& m) { span.add(m.q, size_of(m)); });
+  const ByteRange q = range_of(part, [](ByteRange& range, const WeightMatrix& m) { range.add(m.q, size_of(m)); });
   const auto takes = [](const WeightMatrix& m) { return m.rowwise.columns % kBytes == 0 && is_aligned(m.q, kBytes); };
   with_width<kBytes>(part, takes, [&](auto width) {
     launch<arrange_kernel<decltype(width)::value>>(
         {stream,
          "transpose_gathered_weights",
-         {q.read(), operands_of(part).written(), (refs.needs_amax() ? maxima_of(part) : Span{}).read(),
+         {q.read(), operands_of(part).written(), (refs.needs_amax() ? maxima_of(part) : ByteRange{}).read(),
           words_of(part, refs.scale).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, refs);
   });
@@ -412,8 +413,8 @@ void scatter_rows(Stream& stream, const Tensor& out, const DeviceTable<RowRange>
   require_entries(who, part);
   require_tensor(who, "out", out, DType::fp32, {part.count, -1});
   const size_t width = size_t(out.columns());
-  const Span x =
-      span_of(part, [](Span& span, const RowRange& row) { span.add(row.count ? row.x : nullptr, row.count); });
+  const ByteRange x =
+      range_of(part, [](ByteRange& range, const RowRange& row) { range.add(row.count ? row.x : nullptr, row.count); });
   for (int i = 0; i < part.count; ++i)
     REQUIRE(part.on_host[i].first <= width && part.on_host[i].count <= width - part.on_host[i].first,
             "scatter_rows: %zu numbers from %zu in a row of %zu", part.on_host[i].count, part.on_host[i].first, width);

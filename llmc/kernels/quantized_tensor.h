@@ -17,7 +17,7 @@ constexpr const char* scaling_name(Scaling scaling) {
 
 struct QuantizedTensor {
   uint8_t* data = nullptr;     // (padded_rows, stride); zeros beyond (rows, columns)
-  float* scale_inv = nullptr;  // 1 / scale, factor_count() of them; 256-byte aligned, like data
+  float* scale_inv = nullptr;  // 1 / scale, scale_inv_count() of them; 256-byte aligned, like data
   int rows = 0, columns = 0;
   Fp8Format format = Fp8Format::e4m3;
   Scaling scaling = Scaling::tensor;

@@ -245,15 +245,15 @@ int blocks_of_rows(int N) { return int(blocks_for(size_t(N), kRows)); }
 // suffice.
 template <class Body>
 void with_shape(const Work& work, int C, std::initializer_list<const void*> buffers, const Body& body) {
-  const bool wide = work.stream.device().info().wide_rows;
+  const bool wide_rows = work.stream.device().info().wide_rows;
   with_vector_width(work.name, C, buffers, [&](auto width) {
     const int vectors = C / width;
     const auto threads = [&](int each) {
-      return wide ? std::min(kMostThreads, ((vectors + each - 1) / each + 31) / 32 * 32) : 1;
+      return wide_rows ? std::min(kMostThreads, ((vectors + each - 1) / each + 31) / 32 * 32) : 1;
     };
     if constexpr (width == 8) {
-      if (wide && vectors <= kMostThreads) return body(width, std::integral_constant<int, 1>{}, threads(1));
-      if (wide && vectors <= 2 * kMostThreads) return body(width, std::integral_constant<int, 2>{}, threads(2));
+      if (wide_rows && vectors <= kMostThreads) return body(width, std::integral_constant<int, 1>{}, threads(1));
+      if (wide_rows && vectors <= 2 * kMostThreads) return body(width, std::integral_constant<int, 2>{}, threads(2));
     }
     body(width, std::integral_constant<int, kInMemory>{}, threads(1));
   });

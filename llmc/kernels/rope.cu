@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kThreads)
   const float* angles = table + size_t(known ? position : 0) * half * 2;
   const float nothing = known ? 0.0f : NAN;
   T* heads_of_row = qkv + size_t(row) * row_width;
-  const int pieces = half / width, tasks = pieces * ((heads + kHeads - 1) / kHeads);
+  const int vectors_per_half = half / width, tasks = vectors_per_half * ((heads + kHeads - 1) / kHeads);
   for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
-    const int i = task % pieces * width, first = task / pieces * kHeads;
+    const int i = task % vectors_per_half * width, first = task / vectors_per_half * kHeads;
     const int last = heads < first + kHeads ? heads : first + kHeads;
     float pairs[2 * width], cosine[width], sine[width];
     load_vector(pairs, angles + 2 * i);

@@ -1,4 +1,4 @@
-// The position of a stretch of a weight in the whole tensor, of which a rank may hold only some columns. Random numbers
+// The position of a slice of a weight in the whole tensor, of which a rank may hold only some columns. Random numbers
 // and checkpoints use positions in the whole tensor.
 #pragma once
 
@@ -7,9 +7,9 @@
 
 #include "llmc/device/backend.h"
 
-// The stretch consists of rows of `columns` elements, whose starts are `stride` elements apart in the whole tensor. The
-// first of these rows starts at element `start` there, and the stretch begins `skip` of its elements after that.
-// operator[] returns the position of element i of the stretch.
+// The slice consists of rows of `columns` elements, whose starts are `stride` elements apart in the whole tensor. The
+// first of these rows starts at element `start` there, and the slice begins `skip` of its elements after that.
+// operator[] returns the position of element i of the slice.
 struct ShardWindow {
   uint64_t start = 0, skip = 0, columns = 1, stride = 1;
 

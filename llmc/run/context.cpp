@@ -13,8 +13,8 @@ namespace {
 int64_t largest_that(const std::function<bool(int64_t)>& fits, int64_t least, int64_t most) {
   if (fits(most)) return most;
   while (most - least > 1) {
-    const int64_t middle = least + (most - least) / 2;
-    (fits(middle) ? least : most) = middle;
+    const int64_t mid = least + (most - least) / 2;
+    (fits(mid) ? least : most) = mid;
   }
   return least;
 }

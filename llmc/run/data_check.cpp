@@ -12,9 +12,9 @@
 
 namespace {
 
-// Tokens that a rank reads between two all-reduces: about a second on most disks. Of the blocks that have checksums,
-// few reach into the piece of another rank.
-constexpr int64_t kPiece = 1 << 26;
+// Tokens that a rank reads between two all-reduces: about a second on most disks. Few of the blocks that have checksums
+// reach into the chunk of another rank.
+constexpr int64_t kChunk = 1 << 26;
 constexpr double kSecondsBetweenLines = 10;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -38,9 +38,9 @@ void check_data(const RunData& run, Communicator& communicator, Device& device, 
     for (int shard = 0; shard < data->shards(); ++shard) paths.insert(data->shard_path(shard));
   }
   for (const TokenDataset* data : datasets) {
-    for (int64_t round = 0; round < data->size(); round += kPiece * communicator.size()) {
-      const int64_t first = std::min(data->size(), round + kPiece * communicator.rank());
-      const int64_t mine = std::min(kPiece, data->size() - first);
+    for (int64_t round = 0; round < data->size(); round += kChunk * communicator.size()) {
+      const int64_t first = std::min(data->size(), round + kChunk * communicator.rank());
+      const int64_t mine = std::min(kChunk, data->size() - first);
       data->check(first, mine);
       done += sum_number(communicator, stream, mine);  // also a sign of life for the other ranks
       const double seconds = seconds_since(start);

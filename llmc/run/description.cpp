@@ -11,7 +11,7 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
              options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
   if (data.shards() > 1) text += format(" (%d files)", data.shards());
   if (data.is_text()) text += ", byte by byte";
-  if (data.has_masks()) text += ", of which the masks beside them say what is learnt";
+  if (data.has_masks()) text += ", whose masks say what is learnt";
   if (documents)
     text += format("; packed documents, each %s token %lld", documents->begins ? "begins with" : "ends with",
                    (long long)documents->token);

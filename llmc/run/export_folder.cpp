@@ -88,7 +88,7 @@ TokenizerFiles::TokenizerFiles(const TextCodec& codec, const ModelConfig& config
       tokenizer_config = Json::parse(*config_, path);
       tokenizer_config.items();  // throws if it is not an object
     }
-  } else if (!file.empty()) {  // a file with another name does not say which of the files beside it belong to it
+  } else if (!file.empty()) {  // a file with another name does not say which files of its folder belong to it
     files_.emplace_back("tokenizer.json", content_of(file));
   } else if (codec.reads_text()) {
     files_.emplace_back("tokenizer.json", tokenizer_of_bytes(config.V).dump(2) + "\n");

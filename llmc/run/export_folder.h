@@ -1,4 +1,4 @@
-// Writes what an export has beside the weights, so that Hugging Face's tools accept the directory as it is: the
+// Writes what an export has in addition to the weights, so that Hugging Face's tools accept the directory as it is: the
 // tokenizer and a model card. Trainer::save writes config.json, generation_config.json and the weights. A checkpoint
 // has the same files of the tokenizer.
 #pragma once

@@ -80,7 +80,7 @@ class Bench {
   Stream stream;
 };
 
-// Returns the largest difference, in parts of the largest wanted value; infinity beside a NaN.
+// Returns the largest difference, in parts of the largest wanted value; infinity if `got` has a NaN.
 double largest_error(const std::vector<double>& got, const std::vector<double>& want) {
   double error = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {
@@ -108,7 +108,7 @@ void compute_reference(Attention& a, int HD) {
   for (size_t h = 0; h < kHeads; ++h)
     for (size_t t = 0; t < T; ++t) {
       const size_t row = (t * kHeads + h) * C;
-      double largest = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
+      double largest = -std::numeric_limits<double>::infinity(), sum = 0, rowsum_dO_O = 0;
       for (size_t j = 0; j <= t; ++j) {
         double s = 0;
         dp[j] = 0;
@@ -117,10 +117,10 @@ void compute_reference(Attention& a, int HD) {
         largest = std::max(largest, p[j]);
       }
       for (size_t j = 0; j <= t; ++j) sum += p[j] = std::exp(p[j] - largest);
-      for (size_t j = 0; j <= t; ++j) p[j] /= sum, delta += p[j] * dp[j];
+      for (size_t j = 0; j <= t; ++j) p[j] /= sum, rowsum_dO_O += p[j] * dp[j];
       a.lse[h * T + t] = largest + std::log(sum);
       for (size_t j = 0; j <= t; ++j) {
-        const double ds = p[j] * (dp[j] - delta) / std::sqrt(double(HD));
+        const double ds = p[j] * (dp[j] - rowsum_dO_O) / std::sqrt(double(HD));
         for (size_t c = 0; c < C; ++c) {
           a.out[row + c] += p[j] * a.v[j * C + c];
           a.dq[row + c] += ds * a.k[j * C + c];
@@ -150,11 +150,11 @@ std::string check_attention(Bench& bench, const KernelCheck& check, const std::s
                dq = bench.empty(check.dtype, {1, kTokens, kHeads, HD});
   const Tensor dk = bench.empty(check.dtype, {1, kTokens, 1, HD}), dv = bench.empty(check.dtype, {1, kTokens, 1, HD});
   const Tensor lse = bench.empty(DType::fp32, {1, kHeads, kTokens}),
-               delta = bench.empty(DType::fp32, {1, kHeads, kTokens});
+               rowsum_dO_O = bench.empty(DType::fp32, {1, kHeads, kTokens});
   AttentionOptions options;
   options.kernel = check.attention;
   attention_forward(bench.stream, out, lse, q, k, v, options);
-  attention_backward(bench.stream, dq, dk, dv, delta, dout, out, lse, q, k, v, options);
+  attention_backward(bench.stream, dq, dk, dv, rowsum_dO_O, dout, out, lse, q, k, v, options);
   compute_reference(a, HD);
   // A number in bf16 is off by up to 2^-9 of itself, and some such roundings come together in an output; a wrong tile,
   // sum or mask is off by as much as the output is large. In fp32 the roundings are 2^-24, over sums of 160.

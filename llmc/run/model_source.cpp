@@ -35,7 +35,7 @@ std::string weights_directory(const std::string& name) {
   if (path.extension() == ".safetensors" && fs::is_regular_file(path, error)) {
     const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
     REQUIRE(fs::exists(folder / "config.json", error),
-            "--model %s: a file of weights does not say the model's shape, and there is no config.json beside it\n"
+            "--model %s: a file of weights does not say the model's shape, and its folder has no config.json\n"
             "  put the model's config.json there, or name a folder that has both",
             name.c_str());
     return folder.string();

@@ -70,12 +70,12 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
   std::string text;
   TextCodec::Writer writer(setup.codec);
   const bool shown = options.sample_only || !options.quiet;
-  const auto add = [&](const std::string& piece) {
-    if (shown) setup.console.piece(piece);
-    text += piece;
+  const auto add = [&](const std::string& part) {
+    if (shown) setup.console.text_part(part);
+    text += part;
   };
   for (const int32_t token : setup.prompt)  // of a chat, only what the model says is shown
-    if (const std::string piece = writer.take(token); !options.chat) add(piece);
+    if (const std::string part = writer.take(token); !options.chat) add(part);
   SamplingSettings settings{int(options.sample_tokens),
                             options.temperature,
                             options.top_p,
@@ -94,7 +94,7 @@ std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when
     return !stops || !stops();
   });
   add(writer.finish());
-  if (shown) setup.console.piece("\n");
+  if (shown) setup.console.text_part("\n");
   if (options.chat && options.sample_only && left == 0)
     setup.console.warning(format("the answer is cut off at --sample-tokens %lld", (long long)options.sample_tokens));
   return text;

@@ -27,7 +27,7 @@ struct SamplingSettings {
 void sample(Trainer& trainer, std::vector<int32_t> tokens, const SamplingSettings& settings,
             const std::function<bool(int32_t)>& emit);
 
-// Prints "sample `when`:" and the text that continues --prompt, as the options say, piece by piece; with --chat the
+// Prints "sample `when`:" and the text that continues --prompt, as the options say, token by token; with --chat the
 // answer alone, and a warning if it has no end. Ends early if `stops` returns true after a token. Every rank takes the
 // tokens that the first rank draws, and returns the text.
 std::string print_sample(Setup& setup, Trainer& trainer, const std::string& when,

@@ -326,7 +326,7 @@ void TrainingLoop::report_checkpoints() {
     console_.line(format("saved %s in %s", saved.path.c_str(), human_duration(saved.seconds).c_str()));
 }
 
-// Returns what a checkpoint stores beside weights and moments, after the steps that have ended.
+// Returns what a checkpoint stores in addition to weights and moments, after the steps that have ended.
 Json TrainingLoop::state() const {
   Json saved = run_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
                          setup_.data.train->size());

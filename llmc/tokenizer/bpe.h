@@ -65,8 +65,8 @@ class Bpe {
   void encode(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
   // Returns the bytes of the first part of `word` that no merge can join to the rest. Encoding part by part gives the
-  // same ids, and short parts recur, so their ids can be cached. If no token of the vocabulary has a space in its
-  // middle, such a part is a word in the usual sense.
+  // same ids, and short parts recur, so their ids can be cached. If spaces are only at the ends of the vocabulary's
+  // tokens, such a part is a word in the usual sense.
   size_t first_part(std::string_view word) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

@@ -216,9 +216,9 @@ class Strip : public Stage {
       : Stage(std::move(next)), step_(step), leading_(step.left) {}
   void take(std::string_view part, bool last) override {
     while (leading_ > 0 && !part.empty()) {
-      const bool found = part.starts_with(step_.text);
-      if (found) part.remove_prefix(step_.text.size());
-      leading_ = found ? leading_ - 1 : 0;
+      const bool starts = part.starts_with(step_.text);
+      if (starts) part.remove_prefix(step_.text.size());
+      leading_ = starts ? leading_ - 1 : 0;
     }
     std::string text = std::exchange(trailing_, "") + std::string(part);
     for (int64_t i = 0; i < step_.right && text.ends_with(step_.text); ++i) {

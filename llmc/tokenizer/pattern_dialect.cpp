@@ -172,9 +172,9 @@ class Dialect {
     if (!digits(least) || !digits(most) || (least.empty() && most.empty())) return false;
     at_ = end + 1;
     out_ += "{" + (least.empty() ? "0" : least) + (comma == inside.npos ? "" : "," + most) + "}";
-    if (next_is("+")) refuse("a + behind an interval", begin);
+    if (next_is("+")) refuse("a + after an interval", begin);
     if (take("?")) {
-      if (comma == inside.npos) refuse("a ? behind {" + inside + "}", begin);
+      if (comma == inside.npos) refuse("a ? after {" + inside + "}", begin);
       out_ += '?';
     }
     return true;
@@ -198,7 +198,7 @@ class Dialect {
     const bool hyphen = next_is("-");
     const std::optional<char32_t> low = class_literal();
     if (!low) {
-      if (next_is("-") && !next_is("-]")) refuse("a - behind a set inside a class", at_);
+      if (next_is("-") && !next_is("-]")) refuse("a - after a set inside a class", at_);
       return;
     }
     if (hyphen && !first && !next_is("]")) refuse("a - between others inside a class", begin);

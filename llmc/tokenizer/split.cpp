@@ -25,8 +25,8 @@ Behavior behavior_of(const Json& json) {
 // Receives the spans of a text, which are delimiters and the text between them, and visits the words.
 class WordBuilder {
  public:
-  WordBuilder(Behavior behavior, Piece piece, const PieceVisitor& visit)
-      : behavior_(behavior), piece_(piece), visit_(visit) {}
+  WordBuilder(Behavior behavior, TextPart part, const PartVisitor& visit)
+      : behavior_(behavior), part_(part), visit_(visit) {}
 
   void add(size_t begin, size_t end, bool delimiter) {
     if (joins(delimiter)) {
@@ -42,7 +42,7 @@ class WordBuilder {
   void flush() {
     const bool removed = behavior_ == Behavior::kRemoved && was_delimiter_;
     if (begin_ < end_ && !removed) {
-      visit_({piece_.text.substr(begin_, end_ - begin_), piece_.at_start && begin_ == 0});
+      visit_({part_.text.substr(begin_, end_ - begin_), part_.at_start && begin_ == 0});
     }
   }
 
@@ -63,22 +63,22 @@ class WordBuilder {
   }
 
   Behavior behavior_;
-  Piece piece_;
-  const PieceVisitor& visit_;
+  TextPart part_;
+  const PartVisitor& visit_;
   size_t begin_ = 0, end_ = 0;
   bool was_delimiter_ = false, any_ = false;
 };
 
-void split_at(const Pattern& pattern, Behavior behavior, bool invert, Piece piece, PatternScratch& scratch,
-              const PieceVisitor& visit) {
-  WordBuilder words(behavior, piece, visit);
+void split_at(const Pattern& pattern, Behavior behavior, bool invert, TextPart part, PatternScratch& scratch,
+              const PartVisitor& visit) {
+  WordBuilder words(behavior, part, visit);
   size_t done = 0;
-  pattern.for_each(piece.text, scratch, [&](Pattern::Match match) {
+  pattern.for_each(part.text, scratch, [&](Pattern::Match match) {
     if (done < match.begin) words.add(done, match.begin, invert);
     words.add(match.begin, match.end, !invert);
     done = match.end;
   });
-  if (done < piece.text.size()) words.add(done, piece.text.size(), invert);
+  if (done < part.text.size()) words.add(done, part.text.size(), invert);
   words.flush();
 }
 
@@ -107,8 +107,8 @@ class Split : public Splitter {
     if (keeps_matches && is_words_of_llama3_or_qwen2(json.at("pattern"))) newline_ = Newline::kEndsWord;
   }
   Newline newline() const override { return newline_; }
-  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
-    split_at(pattern_, behavior_, invert_, piece, scratch, visit);
+  void split(TextPart part, PatternScratch& scratch, const PartVisitor& visit) const override {
+    split_at(pattern_, behavior_, invert_, part, scratch, visit);
   }
 
  private:
@@ -127,8 +127,8 @@ class Digits : public Splitter {
     only_keys(json, {"type", "individual_digits"});
   }
   Newline newline() const override { return Newline::kAnyWord; }
-  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
-    split_at(pattern_, behavior_, false, piece, scratch, visit);
+  void split(TextPart part, PatternScratch& scratch, const PartVisitor& visit) const override {
+    split_at(pattern_, behavior_, false, part, scratch, visit);
   }
 
  private:
@@ -150,16 +150,16 @@ class ByteLevel : public Splitter {
     if (prefix_space_) return Newline::kUnknown;
     return pattern_ ? Newline::kOwnWord : Newline::kAnyWord;
   }
-  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
+  void split(TextPart part, PatternScratch& scratch, const PartVisitor& visit) const override {
     std::string with_space;
-    if (prefix_space_ && piece.text[0] != ' ') {
+    if (prefix_space_ && part.text[0] != ' ') {
       scratch.grow(1, "pre_tokenizer: ByteLevel");
-      piece.text = with_space = " " + std::string(piece.text);
+      part.text = with_space = " " + std::string(part.text);
     }
     if (pattern_) {
-      split_at(*pattern_, Behavior::kIsolated, false, piece, scratch, visit);
+      split_at(*pattern_, Behavior::kIsolated, false, part, scratch, visit);
     } else {
-      visit(piece);
+      visit(part);
     }
   }
 
@@ -186,19 +186,19 @@ class Metaspace : public Splitter {
             json.where().c_str(), scheme_.c_str());
   }
 
-  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const override {
-    std::string text(piece.text);
+  void split(TextPart part, PatternScratch& scratch, const PartVisitor& visit) const override {
+    std::string text(part.text);
     space_.replace(text, replacement_, scratch);
-    const bool prepend = scheme_ == "always" || (scheme_ == "first" && piece.at_start);
+    const bool prepend = scheme_ == "always" || (scheme_ == "first" && part.at_start);
     if (prepend && !text.starts_with(replacement_)) {
       scratch.grow(replacement_.size(), "pre_tokenizer: Metaspace");
       text.insert(0, replacement_);
     }
-    piece.text = text;
+    part.text = text;
     if (split_) {
-      split_at(delimiter_, Behavior::kMergedWithNext, false, piece, scratch, visit);
+      split_at(delimiter_, Behavior::kMergedWithNext, false, part, scratch, visit);
     } else {
-      visit(piece);
+      visit(part);
     }
   }
 
@@ -215,7 +215,7 @@ PreTokenizer::PreTokenizer(const Json* json) {
 }
 
 void PreTokenizer::add(const Json& json) {
-  REQUIRE(!byte_level_, "%s stands behind ByteLevel, which is not supported\n  ByteLevel must be the last",
+  REQUIRE(!byte_level_, "%s stands after ByteLevel, which is not supported\n  ByteLevel must be the last",
           json.where().c_str());
   require_few_steps(json, steps_.size());
   const std::string& type = json.get_string("type");
@@ -246,8 +246,8 @@ Newline PreTokenizer::newline() const {
   return all == Newline::kAnyWord ? Newline::kUnknown : all;
 }
 
-void PreTokenizer::split_from(size_t step, Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const {
-  if (step == steps_.size()) return visit(piece);
-  if (step + 1 == steps_.size()) return steps_[step]->split(piece, scratch, visit);
-  steps_[step]->split(piece, scratch, [&](Piece part) { split_from(step + 1, part, scratch, visit); });
+void PreTokenizer::split_from(size_t step, TextPart part, PatternScratch& scratch, const PartVisitor& visit) const {
+  if (step == steps_.size()) return visit(part);
+  if (step + 1 == steps_.size()) return steps_[step]->split(part, scratch, visit);
+  steps_[step]->split(part, scratch, [&](TextPart next) { split_from(step + 1, next, scratch, visit); });
 }

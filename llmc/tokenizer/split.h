@@ -12,11 +12,12 @@
 #include "llmc/base/json.h"
 #include "llmc/tokenizer/pattern.h"
 
-struct Piece {
+// The whole text, or a part of it that an earlier step has split off.
+struct TextPart {
   std::string_view text;  // never empty
   bool at_start;          // true if it begins the whole text that is being encoded
 };
-using PieceVisitor = std::function<void(Piece)>;
+using PartVisitor = std::function<void(TextPart)>;
 
 // Says to which word a newline belongs if a character other than white space follows it. A text can be cut at such a
 // newline: the words of the two parts are then the words of the whole.
@@ -34,7 +35,7 @@ class Splitter {
  public:
   virtual ~Splitter() = default;
   virtual Newline newline() const { return Newline::kUnknown; }
-  virtual void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const = 0;
+  virtual void split(TextPart part, PatternScratch& scratch, const PartVisitor& visit) const = 0;
 };
 
 class PreTokenizer {
@@ -42,8 +43,8 @@ class PreTokenizer {
   explicit PreTokenizer(const Json* json);  // nullptr or null: the whole text is one word
 
   // Visits the words in order. A word is valid only during its visit.
-  void split(Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const {
-    split_from(0, piece, scratch, visit);
+  void split(TextPart part, PatternScratch& scratch, const PartVisitor& visit) const {
+    split_from(0, part, scratch, visit);
   }
 
   // Returns kUnknown, kOwnWord or kEndsWord, for all steps together.
@@ -54,7 +55,7 @@ class PreTokenizer {
 
  private:
   void add(const Json& json);
-  void split_from(size_t step, Piece piece, PatternScratch& scratch, const PieceVisitor& visit) const;
+  void split_from(size_t step, TextPart part, PatternScratch& scratch, const PartVisitor& visit) const;
 
   std::vector<std::unique_ptr<Splitter>> steps_;
   bool byte_level_ = false;

@@ -9,12 +9,12 @@
 #include "llmc/base/json.h"
 
 struct TokenTemplate {
-  std::vector<int32_t> before, behind;
+  std::vector<int32_t> before, after;
 
   explicit TokenTemplate(const Json* json);  // nullptr or null: no tokens
 
  private:
   void add(const Json& json);
   void add_template(const Json& json);
-  bool found_ = false;
+  bool has_template_ = false;
 };

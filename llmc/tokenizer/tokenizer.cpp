@@ -63,7 +63,7 @@ Tokenizer::Tokenizer(const Json& json) {
   REQUIRE(json.get_string("version", "1.0") == "1.0", "%s is %s\n  expected \"1.0\"",
           json.at("version").where().c_str(), json.at("version").found().c_str());
   const auto parts = std::make_shared<const Parts>(json);
-  for (const std::vector<int32_t>* ids : {&parts->around.before, &parts->around.behind}) {
+  for (const std::vector<int32_t>* ids : {&parts->around.before, &parts->around.after}) {
     for (int32_t id : *ids) {
       REQUIRE(parts->token_of(id), "%s puts the id %d around a text, and no token has it",
               json.at("post_processor").where().c_str(), id);
@@ -96,7 +96,7 @@ int64_t Tokenizer::bytes_of(int32_t id) const {
   if (decodes(DecoderStep::kByteLevel))  // each character spells one byte
     return std::ranges::count_if(*token, [](char c) { return (c & 0xc0) != 0x80; });
   if (decodes(DecoderStep::kByteFallback) && token->size() == 6 && token->starts_with("<0x")) return 1;
-  const int32_t ids[] = {id, id};  // measures what the id adds in the middle of a text
+  const int32_t ids[] = {id, id};  // measures what the id adds to a text that is not empty
   return int64_t(decode(ids, true).size()) - int64_t(decode(std::span(ids, 1), true).size());
 }
 
@@ -122,12 +122,11 @@ bool ends_in_white_space(std::string_view text) {
 size_t Tokenizer::next_cut(std::string_view text, size_t from) const {
   if (parts_->newline == Newline::kUnknown) return text.size();
   for (size_t at = from; (at = text.find('\n', at)) != text.npos && at + 1 < text.size(); ++at) {
-    const std::string_view behind = text.substr(at + 1, 4);
-    const Utf8Start start = utf8_start(behind);
-    if (start.kind == Utf8Start::kCharacter && is_white_space(code_point(behind.substr(0, start.bytes)))) continue;
+    const std::string_view after = text.substr(at + 1, 4);
+    const Utf8Start start = utf8_start(after);
+    if (start.kind == Utf8Start::kCharacter && is_white_space(code_point(after.substr(0, start.bytes)))) continue;
     const bool before = parts_->newline == Newline::kOwnWord && at > 0 && ends_in_white_space(text.substr(0, at));
-    if (before && ((behind[0] & 0x80) || (behind[0] >= '0' && behind[0] <= '9') || !parts_->added.all_special()))
-      continue;
+    if (before && ((after[0] & 0x80) || (after[0] >= '0' && after[0] <= '9') || !parts_->added.all_special())) continue;
     if (const size_t cut = before ? at : at + 1; cut > from) return cut;
   }
   return text.size();
@@ -201,7 +200,7 @@ void TextEncoder::encode(std::string_view text, bool add_special_tokens, std::ve
       section(part.text, part.text.data() == text.data(), ids);
     }
   });
-  if (add_special_tokens) append(parts_->around.behind);
+  if (add_special_tokens) append(parts_->around.after);
 }
 
 // Encodes a text that contains none of the tokens searched for before normalization.
@@ -225,7 +224,7 @@ void TextEncoder::section(std::string_view text, bool at_start, std::vector<int3
 // Encodes a text without any added tokens.
 void TextEncoder::words(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
   if (text.empty()) return;
-  parts_->pre_tokenizer.split({text, at_start}, work_->pattern, [&](Piece piece) { word(piece.text, ids); });
+  parts_->pre_tokenizer.split({text, at_start}, work_->pattern, [&](TextPart part) { word(part.text, ids); });
 }
 
 // After ByteLevel, words are not split further: they are short, and their characters are not yet those of the

@@ -36,7 +36,7 @@ size_t decompose(std::string_view text, bool compatible, std::vector<int32_t>& c
   return all;
 }
 
-// Sorts the marks behind each character by their combining class, as Unicode's canonical order asks.
+// Sorts the marks after each character by their combining class, as Unicode's canonical order asks.
 void order_marks(std::vector<int32_t>& characters) {
   const auto is_mark = [](int32_t c) { return combining_class(c) != 0; };
   for (auto begin = characters.begin(); begin != characters.end();) {
@@ -50,8 +50,8 @@ void order_marks(std::vector<int32_t>& characters) {
 
 }  // namespace
 
-// ASCII characters decompose to themselves, and none of them is the second one of a pair that composes. A stretch from
-// the ASCII character before others up to the next one is therefore changed by itself.
+// ASCII characters decompose to themselves, and none of them is the second one of a pair that composes. The
+// substring from the ASCII character before others up to the next one is therefore changed by itself.
 void to_form(UnicodeForm form, std::string& text, PatternScratch& scratch, const std::string& name) {
   const bool composes = form == UnicodeForm::kNFC || form == UnicodeForm::kNFKC;
   const bool compatible = form == UnicodeForm::kNFKC || form == UnicodeForm::kNFKD;

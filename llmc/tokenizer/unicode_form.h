@@ -9,9 +9,9 @@
 // compatible with: U+FB01 becomes "fi".
 enum class UnicodeForm { kNFC, kNFD, kNFKC, kNFKD };
 
-// Changes a UTF-8 text to the form. A stretch without ASCII takes 4 bytes of memory for each decomposed character, and
-// n marks in a row take O(n log n) steps. Throws with `name` if the text, decomposed, grows by more than `scratch` has
-// left.
+// Changes a UTF-8 text to the form. A substring without ASCII takes 4 bytes of memory for each decomposed character,
+// and n marks in a row take O(n log n) steps. Throws with `name` if the text, decomposed, grows by more than `scratch`
+// has left.
 void to_form(UnicodeForm form, std::string& text, PatternScratch& scratch, const std::string& name);
 
 // Changes each character to lowercase, whatever is next to it: a sigma at the end of a word becomes U+03C3.

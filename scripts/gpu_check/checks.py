@@ -110,7 +110,7 @@ def small_training(job, name, *options, dtype="bf16"):
 
 
 def graphs(*options, ranks=1, head_size=32):
-    """Checks that a step launched as one graph has the bits of a step enqueued piece by piece."""
+    """Checks that a step launched as one graph has the bits of a step enqueued operation by operation."""
 
     def does(job):
         batch = ("--micro-batch", 4, "--global-batch", 8 * ranks, *options, *job.machine.detours.attention(head_size))
@@ -181,7 +181,7 @@ def ours(job, head_size):
 
 
 def one_b(*options, title):
-    """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, beside the prediction."""
+    """Trains Llama-3.2-1B on random tokens: tokens/s and a step by class of work, with the prediction."""
 
     def does(job):
         program, gpu, small = job.machine.programs / "bench/train", job.machine.gpu, job.machine.rehearsal
@@ -214,7 +214,7 @@ def peer(row):
     return does
 
 
-def beside_pytorch(title, least, *shape):
+def against_pytorch(title, least, *shape):
     """Runs both programs in turn, in the same minutes; PyTorch is compiled and takes its fastest attention."""
 
     def does(job):

@@ -39,7 +39,7 @@ def microseconds_by_class(text):
 
 
 def training(job, title, said, predicted):
-    """Adds the figures of one bench/train, beside those of its --predict (empty: the model does not know this GPU)."""
+    """Adds the figures of one bench/train, with those of its --predict (empty: the model does not know this GPU)."""
     rate = number(r"steps: .*?: ([\d.]+\s?[kM]?) tokens/s a rank", said)
     model = predicted[predicted.find("\npredicted: ") :] if "\npredicted: " in predicted else ""
     job.figure(title, rate, "tokens/s", number(r"^predicted: ([\d.]+\s?[kM]?) tokens/s", model))

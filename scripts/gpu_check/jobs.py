@@ -53,7 +53,7 @@ class Job:
         self.log.flush()
 
     def figure(self, name, value, unit="", predicted=None, least=None):
-        """Adds a number to the page, beside its prediction and the limit that it should reach. None is a failure."""
+        """Adds a number to the page, with its prediction and the limit that it should reach. None is a failure."""
         if value is None:
             failed(f"no figure for '{name}' in its output")
         self.figures.append({"name": name, "value": value, "unit": unit, "predicted": predicted, "least": least})

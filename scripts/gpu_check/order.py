@@ -102,7 +102,7 @@ def first_speed():
                 (BUILD, TRAINING), (ONE_B,))
     yield Check("1b/fp8", "Llama-3.2-1B trains with FP8 products (tensorwise).",
                 checks.one_b(*IN_FP8, title="1B FP8 tensorwise"), 25, 120, (BUILD, ONE_B), (FP8,))
-    yield Check("pytorch/attention", "Attention beside flash and cuDNN; its limits on a Hopper.", checks.attention_rates, 40,
+    yield Check("pytorch/attention", "Attention against flash and cuDNN; its limits on a Hopper.", checks.attention_rates, 40,
                 120, (BUILD, MMA_ATTENTION), rate=True)
 
 
@@ -127,7 +127,7 @@ def same_bits():
     """Graphs, and several ranks on the one GPU."""
     for name, options, needs in (("bf16", (), ()), ("fp8", IN_FP8, (FP8,)), ("offload", OFFLOAD, ()),
                                  ("delayed", ("--fp8", "delayed", "--fp8-stats", 5), (FP8,))):
-        yield Check(f"graphs/{name}", "A launched graph has the bits of a step piece by piece.", checks.graphs(*options), 8, 60,
+        yield Check(f"graphs/{name}", "A launched graph has the bits of a step operation by operation.", checks.graphs(*options), 8, 60,
                     (BUILD, TRAINING, *needs))
     yield Check("graphs/heads64", "The same with attention on tensor cores.",
                 checks.graphs_on_tensor_cores, 20, 90, (BUILD, ONE_B))
@@ -164,18 +164,18 @@ def the_rest():
     yield Check("1b/trace", "--trace shows the streams of a step (trace.json.gz, in the tar).", checks.trace, 20, 90,
                 (BUILD, ONE_B))
     yield Check("pytorch/8b_bf16", "6 layers of 8B in bf16 are at least as fast as in PyTorch.",
-                checks.beside_pytorch("8B in 6 layers, bf16", 1.0, *PYTORCH_8B), 260, 440, (BUILD, ONE_B), rate=True)
+                checks.against_pytorch("8B in 6 layers, bf16", 1.0, *PYTORCH_8B), 260, 440, (BUILD, ONE_B), rate=True)
     yield Check("pytorch/8b_fp8", "6 layers of 8B in FP8 reach at least 0.85 of PyTorch's rate.",
-                checks.beside_pytorch("8B in 6 layers, FP8", 0.85, *PYTORCH_8B, "--fp8"), 260, 440, (BUILD, ONE_B, FP8),
+                checks.against_pytorch("8B in 6 layers, FP8", 0.85, *PYTORCH_8B, "--fp8"), 260, 440, (BUILD, ONE_B, FP8),
                 rate=True)
     yield Check("memory/host_copies", "Copies between GPU and host have the rate that the planner assumes.", checks.host_copies,
                 10, 60, (BUILD,))
     yield Check("memory/policies", "Recomputing and offloading cost little; the driver takes what the plan says.",
                 checks.memory_policies, 250, 400, (BUILD, ONE_B, FP8))
-    yield Check("ladder/1b", "Plain, fast and FP8, each beside the first: rate, loss, traffic.", checks.ladder, 250, 440,
+    yield Check("ladder/1b", "Plain, fast and FP8, each against the first: rate, loss, traffic.", checks.ladder, 250, 440,
                 (BUILD, ONE_B, FP8))
     for name in KERNELS:
-        yield Check(f"bench/{name}", "The kernels beside the copy and the product that this GPU reaches.",
+        yield Check(f"bench/{name}", "The kernels against the copy and the product that this GPU reaches.",
                     checks.kernel_bench(name), 12, 200, (BUILD, f"{part_of(name)}/{name}"))
 
 

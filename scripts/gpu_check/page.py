@@ -1,4 +1,4 @@
-"""Writes the page for people: working and broken parts, and speeds beside their predictions."""
+"""Writes the page for people: working and broken parts, and speeds with their predictions."""
 
 from records import BAD
 

@@ -10,7 +10,7 @@ COLORS = ("#3b82f6", "#f97316", "#10b981", "#a855f7", "#ef4444", "#06b6d4", "#d4
 class Bar(NamedTuple):
     label: str
     value: float  # 0 or more
-    text: str  # beside the bar
+    text: str  # next to the bar
     color: int  # of COLORS
     group: object  # bars of one group stand together
 

@@ -36,9 +36,9 @@ class Row:
     held_out: dict  # step → held-out loss after so many steps
     timed: tuple  # the first and the last step whose time counts
     speed: float  # tokens/s per GPU
-    beside_first: float | None = None  # beside the first run of its kind
-    fp8_gain: float | None = None  # beside the first run of its kind in bf16
-    scaling: float | None = None  # beside the run of the same precision with the fewest GPUs
+    beside_first: float | None = None  # more than the first run of its kind, in percent
+    fp8_gain: float | None = None  # more than the first run of its kind in bf16, in percent
+    scaling: float | None = None  # of the speed per GPU of the run of the same precision with the fewest GPUs, in percent
 
     def held_out_until(self, step):
         """(step, held-out loss) of the last validation after at most so many steps; (None, None) if there is none."""
@@ -216,9 +216,9 @@ def markdown(rows, step, warm_up):
         "tokens per sequence": lambda row: f"{row.facts['seq_len']}",
         "tokens per step": lambda row: human_count(tokens_per_step(row)),
         f"tokens/s/{unit}": lambda row: speed_text(row.speed),
-        "beside first of its kind": lambda row: optional(row.beside_first, lambda value: f"{value:+.1f}%"),
-        "FP8 beside bf16": lambda row: optional(row.fp8_gain, fp8_text),
-        f"beside fewest {unit}s": lambda row: optional(row.scaling, lambda value: f"{value:.1f}%"),
+        "against first of its kind": lambda row: optional(row.beside_first, lambda value: f"{value:+.1f}%"),
+        "FP8 against bf16": lambda row: optional(row.fp8_gain, fp8_text),
+        f"against fewest {unit}s": lambda row: optional(row.scaling, lambda value: f"{value:.1f}%"),
         f"training loss of step {step}": lambda row: optional(row.losses[step], loss_text),
         held_out: lambda row: held_out_text(row, step, with_step=len(measured) > 1),
     }
@@ -232,7 +232,7 @@ def markdown(rows, step, warm_up):
             *grid([name for name in columns if name not in common], columns, rows), "",
             f"tokens/s/{unit}: tokens over time of a run's steps after its warm-up of {warm_up} "
             f"step{'s' * (warm_up != 1)}. Kind: the same device, tokens per sequence and number of {unit}s. "
-            f"Beside fewest {unit}s: percent of the speed per {unit} that the same precision has on the fewest {unit}s. "
+            f"Against fewest {unit}s: percent of the speed per {unit} that the same precision has on the fewest {unit}s. "
             f"Training loss: of the batch of step {step} alone. Held-out loss: the last one measured until then."]
     few = [f"{row.run.name} ({row.timed_steps})" for row in rows if row.timed_steps < FEW_STEPS]
     if few:

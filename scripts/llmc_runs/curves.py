@@ -31,18 +31,18 @@ def curves_of(lines, limit=LIMIT):
 
 
 def thin(step, tokens, seconds, value, limit=LIMIT):
-    """The whole curve if it is short. Else of each stretch its lowest and its highest point, a gap if it has one, and
+    """The whole curve if it is short. Else of each interval its lowest and its highest point, a gap if it has one, and
     the first and last point of all: spikes stay, however short."""
     value = np.where(np.isfinite(value), value, np.nan)
     if len(value) <= limit:
         return Curve(step, tokens, seconds, value, value)
-    stretches = np.array_split(np.arange(len(value)), limit // 2 - 1)
+    intervals = np.array_split(np.arange(len(value)), limit // 2 - 1)
     kept, mean = {0, len(value) - 1}, np.empty_like(value)
-    for stretch in stretches:
-        finite = stretch[~np.isnan(value[stretch])]
-        kept.update(stretch[np.isnan(value[stretch])][:1])
+    for interval in intervals:
+        finite = interval[~np.isnan(value[interval])]
+        kept.update(interval[np.isnan(value[interval])][:1])
         if len(finite):
             kept.update((finite[value[finite].argmin()], finite[value[finite].argmax()]))
-        mean[stretch] = value[finite].mean() if len(finite) else np.nan
+        mean[interval] = value[finite].mean() if len(finite) else np.nan
     keep = np.array(sorted(kept))
     return Curve(step[keep], tokens[keep], seconds[keep], value[keep], np.where(np.isnan(value), np.nan, mean)[keep])

@@ -8,7 +8,7 @@ from llmc_runs.run import RunError
 
 
 def write_whole(path, text):
-    """Writes a text file that takes its place when it is complete: beside it as PATH.partial until then."""
+    """Writes a text file as PATH.partial, and renames it when it is complete."""
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe keeps its place
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -53,7 +53,7 @@ def read_pages(folders):
     return pages
 
 
-def beside(name):
+def own_file(name):
     with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
         return file.read()
 
@@ -77,10 +77,10 @@ def section(title, html):
 def render(pages):
     script, cards = chart_cards(pages)
     names = sections.run_names(pages)
-    return Template(beside("page.html")).substitute(
+    return Template(own_file("page.html")).substitute(
         title=escape(pages[0].run.name if len(pages) == 1 else f"{len(pages)} runs"),
         when=time.strftime("%Y-%m-%d %H:%M"),
-        css=beside("page.css"), js=beside("page.js"),
+        css=own_file("page.css"), js=own_file("page.js"),
         bokeh="\n".join(Resources(mode="inline", components=["bokeh"]).js_raw),
         figures=sections.final_figures(pages),
         runs="".join(f'<button class="chip" aria-pressed="true" data-run="{i}">{name}</button>'

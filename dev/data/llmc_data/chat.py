@@ -28,7 +28,7 @@ CALLS = ("tool_calls", "function_call")
 
 @dataclass(frozen=True)
 class Span:
-    """A learnt stretch of a rendering, in characters."""
+    """A learnt part of a rendering, in characters."""
 
     first: int
     last: int
@@ -117,7 +117,7 @@ class Chat:
         return learnt
 
     def add_answer(self, renderings: list[Rendering], messages: list[dict], tools: list | None) -> None:
-        """Adds the stretch of the last of these messages to the longest rendering in which it stands unchanged, else to
+        """Adds the part of the last of these messages to the longest rendering in which it stands unchanged, else to
         one of its own."""
         text = self.template.render(messages, tools)
         first, closed = self.beginning(text, messages, tools), self.is_closed(messages, tools)
@@ -198,15 +198,15 @@ class Chat:
             learns = [learns[i] for i, message in enumerate(messages) if message["role"] == ANSWERS]
             if len(learns) != len(spans):
                 raise DataError(
-                    f"the template {self.template.name} marks {len(spans)} stretches, and {len(learns)} messages have"
-                    f" the role {ANSWERS}: it is not known which stretch the weight 0 stands for\n"
+                    f"the template {self.template.name} marks {len(spans)} parts, and {len(learns)} messages have"
+                    f" the role {ANSWERS}: it is not known which part the weight 0 stands for\n"
                     "  leave the weights out"
                 )
             spans = [span for span, learnt in zip(spans, learns, strict=True) if learnt]
         return [span for span in spans if span.first < span.last]
 
     def document(self, rendering: Rendering) -> Document:
-        """The tokens of a rendering, and for each whether it is learnt: a character of it is in a learnt stretch, and it
+        """The tokens of a rendering, and for each whether it is learnt: a character of it is in a learnt part, and it
         is no white space after the special token that ends the turn (ChatML renders a newline there)."""
         text = rendering.text
         ids, starts, stops = self.tokenizer.encode_rendered(text)

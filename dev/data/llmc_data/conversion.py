@@ -64,8 +64,8 @@ class Conversion:
             self.writers[split].restore(saved)
         self.counts = Counts(**self.progress.counts)
         self.note_large_documents()
-        with ThreadPoolExecutor(1) as beside:
-            digests = [beside.submit(sha256_of, s.path) for s in self.sources if s.sha256 is None]
+        with ThreadPoolExecutor(1) as pool:
+            digests = [pool.submit(sha256_of, s.path) for s in self.sources if s.sha256 is None]
             self.convert()
             digests = iter(digests)
             sources = [manifest.describe_source(s, s.sha256 or next(digests).result()) for s in self.sources]
@@ -99,7 +99,7 @@ class Conversion:
         return Reading(**vars(self.reading) | own)
 
     def take(self, source: int, batch: Batch, encoded: Encoded) -> None:
-        """Appends a batch's tokens; the progress is then behind it."""
+        """Appends a batch's tokens; the progress is then after it."""
         complete = [self.writers[split].append(part) for split, part in encoded.splits.items()]
         here = self.progress
         here.source, here.after, self.source_bytes = source, batch.after, batch.source_bytes
@@ -184,7 +184,7 @@ class Conversion:
         return files | (template.files_beside(chat[0], self.tokenizer) if chat else {})
 
     def refuse_foreign_files(self) -> None:
-        """What another tokenizer or model left in the folder is not overwritten, nor are shards put beside it."""
+        """What another tokenizer or model left in the folder is not overwritten, nor are shards added to it."""
         files = self.files_beside()
         for name in (TOKENIZER_FILE, *BESIDE):
             path = self.folder / name

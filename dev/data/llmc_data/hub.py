@@ -18,7 +18,7 @@ from llmc_data.shards import write_whole
 ID = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<pattern>.+))?")
 PREFERRED = (".parquet", ".arrow", ".jsonl", ".ndjson", ".txt", ".json")
 NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "README.txt")
-NOT_DATA += ("manifest.json", progress.FILE, tokenizer.FILE, *tokenizer.BESIDE)  # of shards beside their sources
+NOT_DATA += ("manifest.json", progress.FILE, tokenizer.FILE, *tokenizer.BESIDE)  # of shards in the folder of their sources
 HELD_OUT_NAMES = re.compile(r"(^|[/_.-])(test|valid|validation|val|dev|eval)([/_.-]|$)")
 
 

@@ -21,7 +21,7 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def tokenizer_of(content: dict | None, folder: Path) -> Tokenizer | ByteTokenizer | None:
-    """The one that the manifest names; without a manifest the one beside the shard."""
+    """The one that the manifest names; without a manifest the one in the folder of the shard."""
     if content and content["tokenizer"]["file"] is None:
         return ByteTokenizer()
     return Tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
@@ -60,9 +60,9 @@ def describe_mask(shard: Shard, tokenizer, length: int) -> Iterator[tuple[str, s
         raise DataError(f"{shard.path}: a mask that holds {largest}\n  expected 0 or 1")
     learnt = sum(int(chunk.sum()) for chunk in chunks(mask))
     yield "tokens", f"{shard.tokens:,}, {learnt:,} of them learnt ({100 * learnt / shard.tokens:.1f}%)"
-    beside = shard.path.with_suffix(".bin")
-    if beside.exists():
-        tokens = open_shard(beside).array()
+    data_file = shard.path.with_suffix(".bin")
+    if data_file.exists():
+        tokens = open_shard(data_file).array()
         edges = np.flatnonzero(np.diff(mask[: len(tokens)], prepend=0)).tolist() + [len(mask)]
         first = edges[0]
         last = min(edges[1] if len(edges) > 1 else first, first + length)

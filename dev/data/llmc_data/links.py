@@ -6,7 +6,7 @@ from llmc_data.errors import DataError
 
 
 def own_file(path: Path) -> Path:
-    """The file, unless it is a link out of its folder: what stands beside shards must not be a file of the user's that a
+    """The file, unless it is a link out of its folder: a folder of shards must not get a file of the user's that a
     model's folder chose. In a snapshot of Hugging Face's cache (models--ORG--NAME/snapshots/REVISION) links may lead to
     the blobs of the same repository."""
     folder, file = path.parent.resolve(), path.resolve()

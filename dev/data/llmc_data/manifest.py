@@ -1,4 +1,4 @@
-"""manifest.json beside the shards: what they hold, and of what they were made."""
+"""manifest.json in the folder of the shards: what they hold, and of what they were made."""
 
 import json
 from dataclasses import asdict

@@ -46,7 +46,7 @@ class Batch:
     places: list[int]
     begins: bool  # the first piece begins its document
     ends: bool  # the last piece ends its document
-    after: list  # where reading goes on behind it
+    after: list  # where reading goes on after it
     source_bytes: int  # of the file, so far
 
 

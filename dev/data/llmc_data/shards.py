@@ -90,12 +90,12 @@ def sync_folder(folder: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a small file so that at any moment it is the old one or the new one."""
-    beside = path.with_name(path.name + ".partial")
-    with open(beside, "wb") as file:
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    os.replace(partial, path)
     sync_folder(path.parent)
 
 
@@ -114,7 +114,7 @@ class PartialFile:
     """A shard or mask that is being written, under its name with .partial."""
 
     def __init__(self, path: Path, layout: Layout, tokens: int = 0, masked: bool = False):
-        """Goes on after the first `tokens` of what is there; what stands behind them is dropped."""
+        """Goes on after the first `tokens` of what is there; what comes after them is dropped."""
         self.path, self.layout, self.tokens, self.masked = path, layout, tokens, masked
         self.partial = partial_name(path)
         self.file = open(self.partial, "r+b" if tokens else "wb", buffering=0)

@@ -23,7 +23,7 @@ NAMED = 8  # of the files that are left out
 class Source:
     path: Path
     format: str
-    origin: dict = field(default_factory=dict)  # what the manifest says, beside size and sha256
+    origin: dict = field(default_factory=dict)  # what the manifest says, in addition to size and sha256
     sha256: str | None = None  # where it is known already
     separator: str | None = None  # of its own: documents of a text
     keep_separator: bool = False

@@ -118,14 +118,14 @@ def files_beside(source: str, tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def has_template(tokenizer) -> bool:
-    """Whether a template stands beside the tokenizer (one of bytes has no file)."""
+    """Whether the folder of the tokenizer has a template (one of bytes has no file)."""
     return tokenizer.path is not None and (
         tokenizer.path.with_name(TEMPLATE_FILE).is_file() or bool(tokenizer.config(CONFIG_FILE).get("chat_template"))
     )
 
 
 def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
-    """The template's text and name: the file given, else what stands beside the tokenizer, else Llama 3's."""
+    """The template's text and name: the file given, else the one in the folder of the tokenizer, else Llama 3's."""
     given, path = path is not None, path or tokenizer.path.with_name(TEMPLATE_FILE)
     if path.is_file():
         return (path if given else own_file(path)).read_text(encoding="utf-8"), path.name
@@ -149,7 +149,7 @@ def find_template(path: Path | None, tokenizer: Tokenizer) -> tuple[str, str]:
     ]
     if missing:
         raise DataError(
-            f"no chat template stands beside {tokenizer.path}, and it has no {', '.join(missing)}, as Llama 3's needs\n"
+            f"the folder of {tokenizer.path} has no chat template, and it has no {', '.join(missing)}, as Llama 3's needs\n"
             "  give one with --template FILE.jinja"
         )
     return LLAMA3, "of Llama 3, built in"

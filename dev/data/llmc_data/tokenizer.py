@@ -17,7 +17,7 @@ FILE = "tokenizer.json"
 CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 BESIDE = (CONFIG_FILE, "special_tokens_map.json", TEMPLATE_FILE)
 PART = 1 << 19  # bytes of a long text that are tokenized at once
-# Where nothing beside tokenizer.json names the tokens that begin and end a text.
+# Where no other file of the folder names the tokens that begin and end a text.
 USUAL_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 USUAL_END = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 USUALLY_NOTHING = ("<pad>", "[PAD]", "<unk>")  # tokens that stand for nothing in a text
@@ -60,7 +60,7 @@ class ByteTokenizer:
 
 
 class Tokenizer:
-    """A tokenizer.json, with what stands beside it."""
+    """A tokenizer.json, with the other files of its folder that belong to it."""
 
     def __init__(self, path: Path, parse_special: bool = False):
         """`parse_special`: special tokens that a text spells are these tokens; else text is only text, and they stay
@@ -94,7 +94,7 @@ class Tokenizer:
 
     @property
     def files(self) -> list[Path]:
-        """What belongs to it and stands beside the shards, too."""
+        """What belongs to it and is copied into the folder of the shards, too."""
         return [own_file(path) for name in BESIDE if (path := self.path.with_name(name)).is_file()]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -126,7 +126,7 @@ class Tokenizer:
 
     def encode_rendered(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A conversation with its special tokens, but those that have a guard inside (spelt.py), and at which characters
-        each token begins and ends. A token of no character counts as one of the character behind it."""
+        each token begins and ends. A token of no character counts as one of the character after it."""
         places = None
         if spelt.GUARD in text:
             text, places = self.stand_ins.put_in(text)
@@ -159,7 +159,7 @@ class Tokenizer:
         return name, number
 
     def begin_and_end(self) -> tuple[str | None, str | None]:
-        """The tokens that begin and end a text, as the files beside tokenizer.json name them, else the usual ones."""
+        """The tokens that begin and end a text, as the files next to tokenizer.json name them, else the usual ones."""
         named = self.named_tokens()
         if named is not None:
             return named.get("bos_token"), named.get("eos_token")
@@ -170,7 +170,7 @@ class Tokenizer:
         return tuple(names[0] if names else None for names in known)
 
     def named_tokens(self) -> dict[str, str | None] | None:
-        """bos_token, eos_token, pad_token, …, as the files beside tokenizer.json name them; None if they name neither."""
+        """bos_token, eos_token, pad_token, …, as the files next to tokenizer.json name them; None if they name neither."""
         named = self.config("special_tokens_map.json") | self.config(CONFIG_FILE)
         if "bos_token" not in named and "eos_token" not in named:
             return None

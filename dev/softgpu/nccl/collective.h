@@ -55,7 +55,7 @@ struct CollectiveCall {
 // Returns why NCCL's documentation forbids the call; "" if it does not.
 std::string wrong_buffers(const CollectiveCall& call, const ncclComm& comm);
 
-// The piece of work. LLMC_SOFTGPU_RESIDENT collectives at most (4: a quarter of an H100 each) are executed at the same
+// The operation. LLMC_SOFTGPU_RESIDENT collectives at most (4: a quarter of an H100 each) are executed at the same
 // time: a rank that has begun others may never get to the one that its peers wait for.
 Task collective_task(const CollectiveCall& call, ncclComm_t comm);
 

@@ -21,27 +21,28 @@ Engine& Engine::get() {
 // ---------------------------------------------------------------------------------------------- the engine's thread
 
 bool Engine::may_go_on(const CUstream_st& stream) const {
-  if (stream.pieces.empty()) return false;
-  const Piece& piece = stream.pieces.front();
-  if (piece.begun) return true;
-  if (piece.after && !piece.after->done) return false;
-  const bool waits_for_the_host = settings_.schedule == CpuBackend::Schedule::lazy || piece.late;
+  if (stream.operations.empty()) return false;
+  const Operation& operation = stream.operations.front();
+  if (operation.begun) return true;
+  if (operation.after && !operation.after->done) return false;
+  const bool waits_for_the_host = settings_.schedule == CpuBackend::Schedule::lazy || operation.late;
   return !waits_for_the_host || stream.done < stream.wanted;
 }
 
-// Returns the stream whose first piece goes on now; null: none can. `waiting`: some piece waits for something outside.
+// Returns the stream whose first operation goes on now; null: none can. `waiting`: some operation waits for something
+// outside.
 cudaStream_t Engine::choose(bool& waiting) {
   std::vector<cudaStream_t> able;
   waiting = false;
   for (cudaStream_t stream : streams_) {
     if (!may_go_on(*stream)) continue;
-    if (stream->pieces.front().begun) waiting = true;
+    if (stream->operations.front().begun) waiting = true;
     else able.push_back(stream);
   }
   if (able.empty()) return nullptr;
   if (settings_.schedule == CpuBackend::Schedule::random) return able[random_.below(able.size())];
   return *std::min_element(able.begin(), able.end(), [](cudaStream_t a, cudaStream_t b) {
-    return a->pieces.front().number < b->pieces.front().number;
+    return a->operations.front().number < b->operations.front().number;
   });
 }
 
@@ -53,22 +54,22 @@ void Engine::run() {
     cudaStream_t chosen = choose(waiting), moved = nullptr;
     // What has begun goes on first, wherever it can: it may be what other GPUs wait for.
     for (cudaStream_t stream : std::vector(streams_)) {
-      if (stream->pieces.empty() || (!stream->pieces.front().begun && stream != chosen)) continue;
-      Piece& piece = stream->pieces.front();  // nobody else removes it
+      if (stream->operations.empty() || (!stream->operations.front().begun && stream != chosen)) continue;
+      Operation& operation = stream->operations.front();  // nobody else removes it
       lock.unlock();
       Progress progress = Progress::done;
-      if (piece.begun) {
-        progress = piece.poll();
-      } else if (piece.work) {
-        piece.poll = piece.work();
-        if (piece.poll) progress = Progress::moved;
+      if (operation.begun) {
+        progress = operation.poll();
+      } else if (operation.work) {
+        operation.poll = operation.work();
+        if (operation.poll) progress = Progress::moved;
       }
       lock.lock();
-      piece.begun = true;
+      operation.begun = true;
       if (progress != Progress::waits) moved = stream;
       if (progress != Progress::done) continue;
-      if (piece.point) piece.point->done = true, piece.point->seconds = seconds();
-      stream->pieces.pop_front();
+      if (operation.point) operation.point->done = true, operation.point->seconds = seconds();
+      stream->operations.pop_front();
       ++stream->done;
       forget_if_done(stream);
       ++changes_;
@@ -84,13 +85,13 @@ void Engine::run() {
 
 // ---------------------------------------------------------------------------------------------- the host's side
 
-// The host needs all pieces of the stream up to this position, and what they wait for.
+// The host needs all operations of the stream up to this position, and what they wait for.
 void Engine::want(cudaStream_t stream, uint64_t position) {
   if (position <= stream->wanted) return;
   const uint64_t before = std::max(stream->wanted, stream->done);
   stream->wanted = position;
-  for (uint64_t p = before; p < position && p - stream->done < stream->pieces.size(); ++p)
-    if (const auto& after = stream->pieces[p - stream->done].after; after && !after->done)
+  for (uint64_t p = before; p < position && p - stream->done < stream->operations.size(); ++p)
+    if (const auto& after = stream->operations[p - stream->done].after; after && !after->done)
       want(after->stream, after->position);
   ++changes_;
   changed_.notify_all();
@@ -101,16 +102,16 @@ cudaError_t Engine::wait_until(std::unique_lock<std::mutex>& lock, const std::fu
   return error_;
 }
 
-void Engine::push(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Piece piece) {
-  while (error_ == cudaSuccess && stream->pieces.size() >= kStreamCapacity) {
+void Engine::push(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation) {
+  while (error_ == cudaSuccess && stream->operations.size() >= kStreamCapacity) {
     want(stream, stream->done + 1);
-    wait_until(lock, [&] { return stream->pieces.size() < kStreamCapacity; });
+    wait_until(lock, [&] { return stream->operations.size() < kStreamCapacity; });
   }
-  piece.number = next_number_++;
-  piece.late = settings_.schedule == CpuBackend::Schedule::random && random_.below(4) == 0;
+  operation.number = next_number_++;
+  operation.late = settings_.schedule == CpuBackend::Schedule::random && random_.below(4) == 0;
   ++stream->enqueued;
-  if (piece.point) piece.point->position = stream->enqueued;
-  stream->pieces.push_back(std::move(piece));
+  if (operation.point) operation.point->position = stream->enqueued;
+  stream->operations.push_back(std::move(operation));
   ++changes_;
   changed_.notify_all();
 }
@@ -179,7 +180,8 @@ cudaError_t Engine::remove(cudaStream_t stream) {
 }
 
 void Engine::forget_if_done(cudaStream_t stream) {
-  if (stream->removed && stream->pieces.empty()) std::erase(streams_, stream);  // the object stays: points may name it
+  if (stream->removed && stream->operations.empty())
+    std::erase(streams_, stream);  // the object stays: points may name it
 }
 
 cudaError_t Engine::error() {

@@ -4,7 +4,7 @@
 // LLMC_CPU_STREAMS says when work is executed: `eager` (at once, in the order in which it was enqueued), `lazy` (only
 // when the host waits for it, or a stream is full) or `random` (any order and delay that streams and events allow).
 //
-// A stream holds kStreamCapacity pieces of work. The host waits for room, as it does for a GPU's.
+// A stream holds kStreamCapacity operations. The host waits for room, as it does for a GPU's.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@
 
 namespace softgpu {
 
-// A piece of work is begun when its turn comes. If it is done then, it returns no function; otherwise one that is
+// An operation is begun when its turn comes. If it is done then, it returns no function; otherwise one that is
 // called again and again: `waits` means that nothing could be done now, for something outside of this GPU is missing.
 enum class Progress { done, moved, waits };
 using Poll = std::function<Progress()>;
@@ -31,7 +31,7 @@ using Task = std::function<Poll()>;
 // A point in a stream: what an event records.
 struct Point {
   cudaStream_t stream;
-  uint64_t position;  // in the stream: the number of pieces up to it
+  uint64_t position;  // in the stream: the number of operations up to it
   bool done = false;
   double seconds = 0;  // when it was done
 };
@@ -43,16 +43,16 @@ inline constexpr int kHighestPriority = -5;  // of a stream, as on an H100
 struct CUgraph_st;
 
 struct CUstream_st {
-  struct Piece {
+  struct Operation {
     softgpu::Task work;                     // none: only a point, or a wait
     std::shared_ptr<softgpu::Point> after;  // must be done before
-    std::shared_ptr<softgpu::Point> point;  // is done with this piece
+    std::shared_ptr<softgpu::Point> point;  // is done with this operation
     uint64_t number = 0;                    // of all that was enqueued
     bool late = false;                      // in random order: it waits until somebody needs it
     bool begun = false;
     softgpu::Poll poll = {};  // once it has begun
   };
-  std::deque<Piece> pieces;
+  std::deque<Operation> operations;
   uint64_t enqueued = 0, done = 0, wanted = 0;
   CUgraph_st* capture = nullptr;
   bool removed = false;
@@ -85,14 +85,14 @@ class Engine {
 
  private:
   Engine();
-  using Piece = CUstream_st::Piece;
+  using Operation = CUstream_st::Operation;
   void run();
   cudaStream_t choose(bool& waiting);
   bool may_go_on(const CUstream_st& stream) const;
   void forget_if_done(cudaStream_t stream);
   void want(cudaStream_t stream, uint64_t position);
   cudaError_t wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& done);
-  void push(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Piece piece);
+  void push(std::unique_lock<std::mutex>& lock, cudaStream_t stream, Operation operation);
 
   const CpuBackend settings_ = CpuBackend::from_environment();
   std::mutex mutex_;

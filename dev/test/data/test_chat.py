@@ -94,7 +94,7 @@ def chat_of(folder, template: str) -> Chat:
 
 
 def documents_of(folder, template: str, messages, tools=None) -> list[tuple[str, list[str]]]:
-    """Each document's text, and its learnt stretches, decoded."""
+    """Each document's text, and its learnt parts, decoded."""
     chat, found = chat_of(folder, template), []
     for document in chat.prepare(messages, tools).documents:
         edges = np.flatnonzero(np.diff(np.frombuffer(document.mask, "i1"), prepend=0, append=0)).reshape(-1, 2)
@@ -105,7 +105,7 @@ def documents_of(folder, template: str, messages, tools=None) -> list[tuple[str,
 
 
 def learnt_text(folder, template: str, messages) -> list[str]:
-    """The learnt stretches of the only document."""
+    """The learnt parts of the only document."""
     [(_, learnt)] = documents_of(folder, template, messages)
     return learnt
 
@@ -440,7 +440,7 @@ def test_messages_of_weight_0_are_not_learnt(llama3):
     with pytest.raises(DataError, match="message 3 has the weight 0.5\n  expected 0 or 1"):
         learnt_text(llama3, CHATML, [*CONVERSATION[:3], CONVERSATION[3] | {"weight": 0.5}])
     twice = MARKED.replace("{{ message.content }}", "{{ message.content }}{% endgeneration %}{% generation %}")
-    with pytest.raises(DataError, match="marks 4 stretches, and 2 messages have the role assistant"):
+    with pytest.raises(DataError, match="marks 4 parts, and 2 messages have the role assistant"):
         learnt_text(llama3, twice, talk)
 
 

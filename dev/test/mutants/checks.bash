@@ -1,4 +1,4 @@
-# The checks that are tried on wrong programs, beside the tests' own programs and scripts. A check fails if it notices.
+# The checks that are tried on wrong programs, in addition to the tests' own programs and scripts. A check fails if it notices.
 # Those that compare with the right program keep what that one gave in the folder $FIGURES: the right program runs first.
 # shellcheck shell=bash
 set -euo pipefail

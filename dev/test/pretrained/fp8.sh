@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: FP8 on a model that has learnt something, SmolLM2-135M: 20 steps of fine-tuning in bf16 and in each recipe cost at
-# most so much loss beside fp32
+# most so much more loss than fp32
 # Timeout: 1800
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

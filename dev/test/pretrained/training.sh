@@ -9,7 +9,7 @@ model=$root/build/pretrained/model PYTHON=$root/build/pytorch/bin/python
 export OMP_WAIT_POLICY=passive # PyTorch's threads share the cores with other tests: who waits must not spin
 cd "$root"
 
-# parity PRECISION OPTIONS…: test_llama beside a dump on the text; prints its failures, or how many comparisons passed.
+# parity PRECISION OPTIONS…: test_llama with a dump on the text; prints its failures, or how many comparisons passed.
 parity() {
   local code=0
   rm -rf "$scratch/dump"

@@ -41,7 +41,7 @@ done
 cp "$scratch/score.json" "$scratch/true.json"
 sed -i '0,/"acc": /s//"acc": 1/' "$scratch/score.json"
 check "another accuracy is seen" eval '! "$PYTHON" dev/reference/compare_score.py "$run/export" $items "$held_out" 160 "$scratch/score.json"'
-check "also beside lm-eval's" eval '! "$PYTHON" dev/reference/compare_lm_eval.py "$run/export" $items "$scratch/score.json"'
+check "also compared with lm-eval's" eval '! "$PYTHON" dev/reference/compare_lm_eval.py "$run/export" $items "$scratch/score.json"'
 cp "$scratch/true.json" "$scratch/score.json"
 sed -i 's/PreTrainedTokenizerFast/LlamaTokenizer/' "$run/export/tokenizer_config.json"
 check "a class with rules of its own is seen" eval '! "$PYTHON" dev/reference/compare_score.py "$run/export" $items "$held_out" 160 "$scratch/score.json"'

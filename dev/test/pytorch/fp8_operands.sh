@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: FP8: each operand of each product is its source quantized as the recipe says, bit for bit beside PyTorch's casts,
+# Covers: FP8: each operand of each product is its source quantized as the recipe says, bit for bit as PyTorch casts it,
 # in each of several micro-batches, on one rank and where weights are shared out, gathered in bf16 or FP8
 # Timeout: 1800
 #
@@ -30,7 +30,7 @@ done
 for recipe in tensorwise delayed; do
   for way in "" on-demand; do
     # shellcheck disable=SC2086  # a word or none
-    check "$recipe, weights travel in FP8 $way" operands 2 "$recipe" stage=3 all-gather $way
+    check "$recipe, weights are gathered in FP8 $way" operands 2 "$recipe" stage=3 all-gather $way
   done
   check "$recipe, the same on 3 ranks, whole weights kept" operands 3 "$recipe" stage=2 all-gather
   check "$recipe, scales powers of two, gradients e4m3" operands 1 "$recipe" pow2=on grad=e4m3
@@ -41,5 +41,5 @@ check "delayed, of the last step" operands 2 delayed latest stage=1
 for recipe in "${recipes[@]}"; do
   check "$recipe, some products in bf16" operands 1 "$recipe" skip=down_proj,layers.0.self_attn.q
 done
-check "some products in bf16, weights travel in FP8 where none is" operands 2 tensorwise stage=3 all-gather skip=layers.0.mlp.gate
+check "some products in bf16, weights are gathered in FP8 where none is" operands 2 tensorwise stage=3 all-gather skip=layers.0.mlp.gate
 echo "$checks checks passed"

@@ -150,7 +150,7 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
        return read_one<<<1, 1>>>(to, device(1)), done();
      }},
     {"product_of_memory_never_written", [] { return multiply(device(256, false), 16, device(256)), done(); }},
-    {"product_beside_padding",  // that is not read: no mistake
+    {"product_next_to_padding",  // that is not read: no mistake
      [] {
        float* const d = device(256, false);
        return multiply(padded(), 32, d), read_one<<<1, 1>>>(d + 255, device(1)), done();
@@ -239,7 +239,7 @@ const std::map<std::string, std::function<cudaError_t()>> kMistakes = {
        capturing();
        return cudaEventQuery(e);
      }},
-    {"query_beside_a_capture",  // by another thread: no mistake
+    {"query_during_a_capture",  // by another thread: no mistake
      [] {
        const cudaEvent_t e = event();
        cudaEventRecord(e, stream());

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: --nvtx names steps, phases, blocks and pieces of work for Nsight Systems; the ranges nest, and without the option
+# Covers: --nvtx names steps, phases, blocks and operations for Nsight Systems; the ranges nest, and without the option
 # there are none
 # Programs: train_llama
 # Timeout: 300
@@ -20,7 +20,7 @@ logged() { # FILE OPTIONS…
 logged ranges --nvtx
 logged none
 check "no ranges without the option" eval '! grep -q . "$scratch/none" 2>/dev/null'
-# The names above a line of the log, joined: each piece of work and where it is.
+# The names above a line of the log, joined: each operation and where it is.
 awk '{ depth = (match($0, /[^ ]/) - 1) / 2; name[depth] = substr($0, 2 * depth + 1); path = name[0]
        for (i = 1; i <= depth; ++i) path = path " / " name[i]; print path }' "$scratch/ranges" >"$scratch/paths"
 for path in "step 1 / forward / block 0 / attention_forward" "step 2 / forward / block 1 / matmul_forward" \

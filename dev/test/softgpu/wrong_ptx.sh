@@ -14,7 +14,7 @@ export LLMC_SIZES=few
 mistakes() {
   grep -vE '^ *(#|$)' <<'END'
 attention_hopper | what threads wrote is not published to TMA and wgmma | s/fence\.proxy\.async[^;]*;/;/
-attention_hopper | registers are read and written beside a product | s/wgmma\.fence\.sync\.aligned;/;/
+attention_hopper | registers are read and written during a product | s/wgmma\.fence\.sync\.aligned;/;/
 attention_hopper | nobody waits for products | s/wgmma\.wait_group\.sync\.aligned 0;/;/
 attention_hopper | fewer bytes are announced than come | s/(mbarrier\.arrive\.expect_tx[^;]*), %r[0-9]+;/\1, 4096;/
 attention_hopper | the other operand's layout in a product | s/(wgmma\.mma_async[^;]*, p, 1, 1), 1;/\1, 0;/

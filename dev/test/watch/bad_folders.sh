@@ -55,7 +55,7 @@ taken=$!
 until [ -s port ]; do sleep 0.1 && kill -0 "$taken"; done
 refused "tensorboard: a port that is taken" "TensorBoard does not start" "$root/scripts/tensorboard" good --port "$(cat port)"
 kill "$taken"
-check "report: an empty run beside a good one is left out" "$root/scripts/report" good empty -o page.html
+check "report: an empty run next to a good one is left out" "$root/scripts/report" good empty -o page.html
 
 # A page is there whole or as it was before.
 ln -s page.html link.html && cp page.html before.html
@@ -63,7 +63,7 @@ refused "report: no room" "cannot write link.html: File too large" \
   bash -c 'ulimit -f 100 && exec "$@"' bash "$root/scripts/report" good -o link.html
 check "report: the page is as it was" cmp page.html before.html
 check "report: a link stays one" eval '"$root/scripts/report" good -o link.html && [ -L link.html ] && [ -s page.html ]'
-check "report: nothing lies beside it" eval '! compgen -G "*.partial"'
+check "report: no other file is left" eval '! compgen -G "*.partial"'
 check "report: into a pipe" eval '"$root/scripts/report" good -o /dev/stdout | grep "^</html>"'
 run stuck "$good\n" && mkfifo stuck/config.json
 "$root/scripts/report" stuck -o page.html &

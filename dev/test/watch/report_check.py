@@ -65,7 +65,7 @@ def check_thinning():
     check("their extremes stay", curve.value[curve.step == 778] == 99 and curve.value[curve.step == 5556] == -99)
     check("so does the gap", np.isnan(curve.value).sum() == 1 and np.isnan(curve.value[curve.step == 10000]))
     check("the order stays", (np.diff(curve.step) > 0).all() and curve.step[0] == 1 and curve.step[-1] == 100000)
-    check("a stretch's mean is that of all its points", np.nanmax(np.abs(curve.mean)) < 3)
+    check("an interval's mean is that of all its points", np.nanmax(np.abs(curve.mean)) < 3)
     short = thin(steps[:50], steps[:50], steps[:50], values[:50], 2000)
     check("a short curve stays as it is", (short.value == values[:50]).all())
 
@@ -142,7 +142,7 @@ def check_clock(page, run):
 
 
 def check_hostile(browser, scratch, real):
-    """A run of 20000 steps whose texts would like to be code, beside a real one."""
+    """A run of 20000 steps whose texts would like to be code, next to a real one."""
     folder = long_run(os.path.join(scratch, "<img src=x onerror='window.stolen=3'>"))
     page = Page(browser, report([folder, real], os.path.join(scratch, "hostile.html")))
     check("no text became code", page.evaluate("window.stolen === undefined && !document.querySelector('img')"))

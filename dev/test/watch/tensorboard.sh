@@ -58,7 +58,7 @@ check "goes on with its new lines" [ "$(tail -n 1 follow.txt)" = "back has ended
 
 check "--x tokens" follow --x tokens run
 check "has tokens in the place of steps" compare tokens run run/tensorboard-tokens
-check "  beside the others" compare equal run
+check "  next to the others" compare equal run
 cp -r run older && rm -r older/tensorboard older/tensorboard-tokens
 sed -E -i 's/,"time":[0-9.]*//; s/,"tokens":[0-9]*//' older/train.jsonl
 check "a log of an older program" follow --x tokens older
