@@ -1,5 +1,5 @@
 // Covers: the model's shape: presets against their published sizes, Hugging Face's configs old and new, those of 91
-// public models, keys that ask for what is not computed, the table of tensors
+// public models, keys that ask for what is not computed, the tables of tensors and of projections
 #include <algorithm>
 #include <cmath>
 #include <fstream>

@@ -59,7 +59,7 @@ struct Fp8Settings {
   bool per_tensor_scale() const { return recipe == Fp8Recipe::tensorwise || delayed(); }
   // True if an update must leave the amax of each product's weight, from which its scale follows.
   bool amax_from_update() const { return recipe == Fp8Recipe::tensorwise; }
-  // Returns the index at which an update writes the amax of this tensor, LayerProjection::index; -1: it has none.
+  // Returns the index of the word to which an update writes the amax of this projection's weight; -1: it writes none.
   int weight_amax_index(const LayerProjection* p) const {
     return amax_from_update() && p && quantizes(*p) ? p->index : -1;
   }

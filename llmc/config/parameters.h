@@ -95,7 +95,7 @@ struct ParameterInfo {
   int64_t first_row = 0, first_column = 0;
   // `copies` ranks of the tensor-parallel group hold the same elements; this rank has number `copy` among them.
   int copies = 1, copy = 0;
-  const LayerProjection* projection = nullptr;  // of which it is the weight, or a part of it; null: of none
+  const LayerProjection* projection = nullptr;  // whose weight it is, or a part of it; null: no product of a block
   // Index among the unit's tensors that are never quantized, such as norms; -1 for the weight of a projection.
   int unquantized_index = -1;
 

@@ -9,13 +9,15 @@
 
 #include "llmc/config/config.h"
 
-enum class Parallel { column, row };  // a rank has some rows of W, and gathers inputs; or columns, and output gradients
+// How tensor parallelism cuts W (OC, IC). A column-parallel layer has some of its rows and gathers inputs; a
+// row-parallel layer has some of its columns and gathers output gradients (linear.h).
+enum class Parallel { column, row };
 
 struct ProjectionRow {
   const char* operand;  // its weight in the table of tensors (parameters.h), and its name in messages
-  Parallel parallel;    // under tensor parallelism (linear.h)
-  // The saved tensors (activations.h) that hold its input in FP8, and the scales of it. Null: its input is saved in the
-  // model's type anyway, for attention's backward, and is quantized from that.
+  Parallel parallel;
+  // The saved tensors (activations.h) that hold its input in FP8, and the scales. Null: backward quantizes the input
+  // again, because attention's backward needs it in the model's type anyway.
   const char *saved_input = nullptr, *saved_scales = nullptr;
 };
 
@@ -26,11 +28,12 @@ inline constexpr ProjectionRow kProjections[] = {
     {"down", Parallel::row, "input of down", "input of down, factors"},
 };
 
-// Names a row of kProjections. It is an index of arrays that belong to one block, and of nothing that is stored.
+// Names a row of kProjections. Arrays of one block are indexed by it, but nothing that is stored.
 enum class Projection { qkv, o, gate_up, down };
 inline constexpr int kProjectionCount = std::size(kProjections);
 
-// Returns the projection whose weight is this operand; nothing: no product of a block has it, so it is never quantized.
+// Returns the projection that has this operand. None: the operand is no weight of a block's product, so it is never
+// quantized.
 std::optional<Projection> projection_of(const char* operand);
 
 // The tensors of a product that FP8 quantizes.
@@ -43,12 +46,12 @@ const char* role_name(Role role);
 struct LayerProjection {
   int layer;
   Projection which;
-  int index;   // among those of all layers
+  int index;   // in LayerProjections::all()
   int OC, IC;  // of this rank's part
 
   const ProjectionRow& row() const { return kProjections[int(which)]; }
   const char* name() const { return row().operand; }
-  // Numbers the tensors that are quantized, in the whole model.
+  // Number of a tensor among all that FP8 quantizes.
   int id(Role role) const { return index * kRoles + int(role); }
 };
 
