@@ -95,10 +95,10 @@ void shared_forward(const Pass& pass, int layer, const AttentionTensors& a, floa
 }
 
 void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& dout, const AttentionTensors& a,
-                     const Tensor& delta_scratch) {
+                     const Tensor& rowsum_scratch) {
   const SharedHeads heads{pass, layer};
   const int B = heads.B, T_all = heads.T_all;
-  const Tensor delta = delta_scratch.first({B, heads.G, heads.chunk});
+  const Tensor rowsum_dO_O = rowsum_scratch.first({B, heads.G, heads.chunk});
   for (int group = 0; group < heads.groups; ++group) {
     // This also waits until the last gradients in this slot have been summed: the same stream sums and gathers.
     heads.ranks.await_gathered(pass.stream, group % kContextSlots);
@@ -108,7 +108,7 @@ void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tens
     for (const int half : {1, 0}) {
       const int keys = heads.keys(half);
       attention_backward(pass.stream, heads.queries(dqkv, group, half), heads.seen_keys(dgathered, half),
-                         heads.seen_values(dgathered, half), delta, heads.queries(dout, group, half),
+                         heads.seen_values(dgathered, half), rowsum_dO_O, heads.queries(dout, group, half),
                          heads.queries(a.out, group, half), heads.lse(a.lse, group, half),
                          heads.queries(a.qkv, group, half), heads.seen_keys(gathered, half),
                          heads.seen_values(gathered, half), heads.options(half), {false, half == 0});
@@ -152,11 +152,11 @@ void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv) {
 }
 
 void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& dout, const AttentionTensors& a,
-                        const Tensor& delta) {
-  if (pass.context_parallel) return shared_backward(pass, layer, dqkv, dout, a, delta);
+                        const Tensor& rowsum_dO_O) {
+  if (pass.context_parallel) return shared_backward(pass, layer, dqkv, dout, a, rowsum_dO_O);
   const int B = pass.B, NH = pass.config.NH, T = pass.T, HD = pass.config.HD;
   const auto [q, k, v] = qkv_heads(pass, a.qkv);
   const auto [dq, dk, dv] = qkv_heads(pass, dqkv);
-  attention_backward(pass.stream, dq, dk, dv, delta.first({B, NH, T}), dout.heads(B, HD), a.out.heads(B, HD),
+  attention_backward(pass.stream, dq, dk, dv, rowsum_dO_O.first({B, NH, T}), dout.heads(B, HD), a.out.heads(B, HD),
                      a.lse.first({B, NH, T}), q, k, v, options_of(pass, layer));
 }

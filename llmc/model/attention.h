@@ -22,13 +22,13 @@ void attention_forward(const Pass& pass, int layer, const AttentionTensors& a, f
 // attention_backward().
 void attention_prefetch(const Pass& pass, int layer, const Tensor& qkv);
 
-// dqkv (N, QKV) = the gradient of qkv, from dout (N, NH HD) and forward's tensors. `delta` is scratch of
-// attention_delta_size() elements.
+// dqkv (N, QKV) = the gradient of qkv, from dout (N, NH HD) and forward's tensors. `rowsum_dO_O` is scratch of
+// rowsum_dO_O_size() elements.
 void attention_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tensor& dout, const AttentionTensors& a,
-                        const Tensor& delta);
+                        const Tensor& rowsum_dO_O);
 // For a pass of N tokens. `heads`: context_heads() if ranks share sequences. Then one call of the kernel handles so
 // many key/value heads and one of two chunks, so it needs less memory. Else 0.
-inline int64_t attention_delta_size(const ModelConfig& config, int64_t N, int heads) {
+inline int64_t rowsum_dO_O_size(const ModelConfig& config, int64_t N, int heads) {
   return heads ? N * config.NH / config.NKV * heads / 2 : N * config.NH;
 }
 // Returns the number of key/value heads of a group: the fewest, a divisor of all, with which an H100 is busy, where

@@ -26,11 +26,11 @@ Block::Block(const Pass& pass, const BlockTensors& tensors, const BlockScratch& 
       attention_(tensors.saved["attention"].rows(0, pass.N)),
       lse_(tensors.saved["lse"]),
       o_out_(norm_after() ? tensors.saved["output of o"].rows(0, pass.R) : s_.projected),
-      middle_(tensors.saved["middle"].rows(0, pass.R)),
-      mlp_in_(norm_after() ? middle_ : tensors.saved["norm2"].rows(0, pass.R)),
-      mlp_out_(tensors.saved["output of down"].rows(0, pass.R)),
+      h_(tensors.saved["middle"].rows(0, pass.R)),
+      mlp_in_(norm_after() ? h_ : tensors.saved["norm2"].rows(0, pass.R)),
+      down_out_(tensors.saved["output of down"].rows(0, pass.R)),
       norm1_{tensors.parameter("norm1"), norm_after() ? o_out_ : x_, tensors.saved["rstd1"].elements(0, pass.R)},
-      norm2_{tensors.parameter("norm2"), norm_after() ? mlp_out_ : middle_, tensors.saved["rstd2"].elements(0, pass.R)},
+      norm2_{tensors.parameter("norm2"), norm_after() ? down_out_ : h_, tensors.saved["rstd2"].elements(0, pass.R)},
       vectors_(vectors_of(tensors.weights)),
       vector_gradients_(tensors.gradients ? vectors_of(*tensors.gradients) : QkvVectors{}),
       qkv_(tensors.linear(Projection::qkv)),
@@ -48,20 +48,20 @@ LinearInput Block::mlp_input() const {
 
 // ---------------------------------------------------------------------------------------------- forward
 
-void Block::forward(const Tensor& middle_before, const Tensor& mlp_out) const {
+void Block::forward(const Tensor& h_before, const Tensor& mlp_out) const {
   float* amax = qkv_.wanted_amax(pass_, Role::input);
-  if (!norm_after() && middle_before)
-    add_rmsnorm_forward(pass_.stream, x_, qkv_in_, norm1_.rstd, middle_before, mlp_out, norm1_.weight.value,
-                        pass_.eps(), amax);
+  if (!norm_after() && h_before)
+    add_rmsnorm_forward(pass_.stream, x_, qkv_in_, norm1_.rstd, h_before, mlp_out, norm1_.weight.value, pass_.eps(),
+                        amax);
   else if (!norm_after())
     rmsnorm_forward(pass_.stream, qkv_in_, norm1_.rstd, x_, norm1_.weight.value, pass_.eps(), amax);
-  else if (middle_before) add(pass_.stream, x_, middle_before, mlp_out, amax);  // (R, C)
+  else if (h_before) add(pass_.stream, x_, h_before, mlp_out, amax);  // (R, C)
   show("the residual stream", x_);
   if (!norm_after()) show("the output of the first norm", qkv_in_);
   attention_half();
-  mlp_.forward(pass_, norm_after() ? mlp_out_ : mlp_out, mlp_input());  // (R, C)
+  mlp_.forward(pass_, norm_after() ? down_out_ : mlp_out, mlp_input());  // (R, C)
   if (!norm_after()) return;
-  rmsnorm_forward(pass_.stream, mlp_out, norm2_.rstd, mlp_out_, norm2_.weight.value, pass_.eps());
+  rmsnorm_forward(pass_.stream, mlp_out, norm2_.rstd, down_out_, norm2_.weight.value, pass_.eps());
   show("the output of the second norm", mlp_out);
 }
 
@@ -81,11 +81,9 @@ void Block::attention_half() const {
   show("the output of o", o_out_);
   amax = mlp_.wanted_amax(pass_, Role::input);
   if (norm_after())
-    rmsnorm_add_forward(pass_.stream, middle_, norm1_.rstd, x_, o_out_, norm1_.weight.value, pass_.eps(), amax);
-  else
-    add_rmsnorm_forward(pass_.stream, middle_, mlp_in_, norm2_.rstd, x_, o_out_, norm2_.weight.value, pass_.eps(),
-                        amax);
-  show("the residual stream after attention", middle_);
+    rmsnorm_add_forward(pass_.stream, h_, norm1_.rstd, x_, o_out_, norm1_.weight.value, pass_.eps(), amax);
+  else add_rmsnorm_forward(pass_.stream, h_, mlp_in_, norm2_.rstd, x_, o_out_, norm2_.weight.value, pass_.eps(), amax);
+  show("the residual stream after attention", h_);
   if (!norm_after()) show("the output of the second norm", mlp_in_);
 }
 
@@ -114,12 +112,11 @@ void Block::recompute(Recompute level) const {
   if (all) attention_half();
   else {
     qkv_.save_input(pass_, qkv_input());
-    if (before && mlp_in_)
-      rmsnorm_forward(pass_.stream, mlp_in_, norm2_.rstd, middle_, norm2_.weight.value, pass_.eps());
+    if (before && mlp_in_) rmsnorm_forward(pass_.stream, mlp_in_, norm2_.rstd, h_, norm2_.weight.value, pass_.eps());
   }
   const bool recomputes_out = all && norm_after();
-  mlp_.recompute(pass_, level, recomputes_out ? mlp_out_ : Tensor(), mlp_input());
-  if (recomputes_out) rmsnorm_forward(pass_.stream, {}, norm2_.rstd, mlp_out_, norm2_.weight.value, pass_.eps());
+  mlp_.recompute(pass_, level, recomputes_out ? down_out_ : Tensor(), mlp_input());
+  if (recomputes_out) rmsnorm_forward(pass_.stream, {}, norm2_.rstd, down_out_, norm2_.weight.value, pass_.eps());
 }
 
 void Block::backward(const Tensor& dresidual, const float* amax, float* amax_before) const {
@@ -136,7 +133,7 @@ void Block::backward(const Tensor& dresidual, const float* amax, float* amax_bef
   o_.backward(pass_, s_.dattention, dprojected, attention_);                          // (N, NH HD)
   show("the gradient of attention's output", s_.dattention);
   qkv_.prefetch_input(pass_, qkv_in_);
-  attention_backward(pass_, layer_, s_.dqkv, s_.dattention, attention(), s_.attention_delta);  // (N, QKV)
+  attention_backward(pass_, layer_, s_.dqkv, s_.dattention, attention(), s_.rowsum_dO_O);  // (N, QKV)
   show("the gradient of q, k and v after RoPE", s_.dqkv);
   qkv_.backward(pass_, s_.dnorm, rotate_backward(), qkv_in_);  // (R, C)
   show("the gradient of qkv's input", s_.dnorm);

@@ -1,17 +1,16 @@
 // One transformer block, forward and backward: residual stream, RMSNorm, attention, and the SwiGLU MLP (mlp.h).
 //
-// The residual stream is passed on as two addends, `x` and `mlp_out` (the part that the block before adds), so that
-// each residual addition is fused with the norm that follows it:
+//   x = h_before + mlp_out_before                              the block's input; in the first block, the embedding
+//   h = x + Wo attention(rotated(Wqkv norm1(x)))               the residual stream between attention and MLP
+//   mlp_out = Wdown swiglu(Wgate_up norm2(h))                  the block's output is h + mlp_out
 //
-//   x      = x_before + delta_before                      (first block: the embedding itself)
-//   middle = x + Wo attention(rotated(Wqkv norm1(x)))
-//   output = middle + delta,   delta = Wdown swiglu(Wgate_up norm2(middle))
+// A block passes on both addends of its output, so that each residual addition is fused with the norm that follows it.
 //
 // Between the product of queries, keys and values and attention these are `rotated`: RoPE and, in some families, biases
-// or norms before it (qk_norm_rope.h). In families with `norm_after` the norms are behind the layers:
+// or norms before it (qk_norm_rope.h). In families with `norm_after` the norms follow the layers:
 //
-//   middle = x + norm1(Wo attention(rotated(Wqkv x)))
-//   output = middle + delta,   delta = norm2(Wdown swiglu(Wgate_up middle))
+//   h = x + norm1(Wo attention(rotated(Wqkv x)))
+//   mlp_out = norm2(Wdown swiglu(Wgate_up h))
 //
 // Under tensor parallelism, NH, NKV and FF count what this rank holds, in weights and activations alike.
 #pragma once
@@ -25,11 +24,10 @@ class Block {
   // The views are cut for this pass, so the object lives no longer than it and `scratch`.
   Block(const Pass& pass, const BlockTensors& tensors, const BlockScratch& scratch);
 
-  // `middle_before` and `mlp_out` (R, C) are the two addends that the block before left. For the first block
-  // `middle_before` is absent, and the saved x holds the embedding. On return `mlp_out` holds what this block adds to
-  // middle().
-  void forward(const Tensor& middle_before, const Tensor& mlp_out) const;
-  const Tensor& middle() const { return middle_; }
+  // `h_before` and `mlp_out` (R, C) are the two addends of the former block's output. For the first block `h_before` is
+  // absent, and the saved x holds the embedding. On return `mlp_out` holds this block's.
+  void forward(const Tensor& h_before, const Tensor& mlp_out) const;
+  const Tensor& h() const { return h_; }
 
   // Call this before backward, with a pass that is `recomputing`. It recomputes the activations that the level leaves
   // out from the others, with the same bits. The pass's scales must be those of the forward pass.
@@ -73,7 +71,7 @@ class Block {
   const int layer_;
   // qkv_in_ (R, C) and mlp_in_ (R, C) are the products' inputs in the model's type, absent where these are only
   // quantized: the norms' outputs, or the residual stream where norms come after the layers.
-  Tensor x_, qkv_in_, qkv_out_, squares_, attention_, lse_, o_out_, middle_, mlp_in_, mlp_out_;
+  Tensor x_, qkv_in_, qkv_out_, squares_, attention_, lse_, o_out_, h_, mlp_in_, down_out_;
   Norm norm1_, norm2_;
   QkvVectors vectors_, vector_gradients_;  // absent where the family has none
   Linear qkv_, o_;                         // (QKV, C), (C, NH HD) with QKV = (NH + 2 NKV) HD

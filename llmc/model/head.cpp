@@ -86,8 +86,8 @@ void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
   }
 }
 
-void Head::forward(const Tensor& middle, const Tensor& mlp_out) const {
-  add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, middle, mlp_out, norm_.value, pass_.eps());  // (R, C)
+void Head::forward(const Tensor& h, const Tensor& mlp_out) const {
+  add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, h, mlp_out, norm_.value, pass_.eps());  // (R, C)
   show("the residual stream", b_.x);
   show("the output of the norm", b_.norm);
   if (!pass_.tensor_parallel) return;

@@ -38,8 +38,8 @@ class Head {
   Head(const Pass& pass, const Parameter& norm, const Parameter& head, bool tied, VocabularyPart vocabulary,
        const HeadBuffers& buffers);
 
-  // x = middle + delta (R, C), norm = RMSNorm(x). All other functions are called after this one.
-  void forward(const Tensor& middle, const Tensor& mlp_out) const;
+  // x = h + mlp_out (R, C), norm = RMSNorm(x). All other functions are called after this one.
+  void forward(const Tensor& h, const Tensor& mlp_out) const;
   // Computes the logits (count, ld) of tokens first .. first+count-1 and returns them. count <= chunk, and first is a
   // multiple of chunk.
   Tensor logits(int first, int count) const;

@@ -58,7 +58,7 @@ constexpr ScratchRow kRows[] = {
     {"dresidual", residual, kExchanged, kBackward},
     {"attention delta",
      [](const Sizes& s) {
-       return Tensor(nullptr, DType::fp32, {attention_delta_size(s.config, s.N, s.context_heads)});
+       return Tensor(nullptr, DType::fp32, {rowsum_dO_O_size(s.config, s.N, s.context_heads)});
      },
      kLocal, kBackward},
     {"norm partials",
@@ -85,6 +85,6 @@ BlockScratch::BlockScratch(const ScratchTensors& all, int N, int R)
       dattention(all["dattention"].rows(0, N)),
       dswiglu(all["dswiglu"].rows(0, N)),
       dgate_up(all["dgate_up"].rows(0, N)),
-      attention_delta(all["attention delta"]),
+      rowsum_dO_O(all["attention delta"]),
       norm_partials(all["norm partials"]),
       vector_partials(all["qkv vector partials"]) {}

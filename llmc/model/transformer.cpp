@@ -238,19 +238,19 @@ void Transformer::forward_from(const MicroBatch& batch, int past, bool training)
   const ScratchTensors scratch = this->scratch();
   const BlockScratch of_blocks(scratch, pass.N, pass.R);
   const Tensor mlp_out = scratch["delta"].rows(0, pass.R);
-  Tensor middle;  // of the previous block
+  Tensor h;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
     const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
     if (layer) activations_.begin_forward(layer, training);
     const Block block(pass, block_tensors(layer), of_blocks);
-    block.forward(middle, mlp_out);
+    block.forward(h, mlp_out);
     activations_.end_forward(layer, training);
-    middle = block.middle();
+    h = block.h();
     parameters_.release(layout_.block_unit(layer));
   }
   holds_head_ = true;
-  make_head(pass, nullptr).forward(middle, mlp_out);  // (N, C)
+  make_head(pass, nullptr).forward(h, mlp_out);  // (N, C)
 }
 
 // The first block's input (R, C).
