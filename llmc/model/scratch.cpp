@@ -57,9 +57,7 @@ constexpr ScratchRow kRows[] = {
     {"dgate_up", dgate_up, kLocal, kBackward},
     {"dresidual", residual, kExchanged, kBackward},
     {"attention delta",
-     [](const Sizes& s) {
-       return Tensor(nullptr, DType::fp32, {rowsum_dO_O_size(s.config, s.N, s.context_heads)});
-     },
+     [](const Sizes& s) { return Tensor(nullptr, DType::fp32, {rowsum_dO_O_size(s.config, s.N, s.context_heads)}); },
      kLocal, kBackward},
     {"norm partials",
      [](const Sizes& s) { return Tensor(nullptr, DType::fp32, {rmsnorm_backward_scratch(int(s.R), s.config.C)}); },

@@ -46,7 +46,7 @@ struct BlockScratch {
   Tensor dattention;       // (N, NH HD)
   Tensor dswiglu;          // (N, FF)
   Tensor dgate_up;         // (N, 2 FF); absent where quantization computes it and nobody stores it
-  Tensor rowsum_dO_O;  // (rowsum_dO_O_size(N))
+  Tensor rowsum_dO_O;      // (rowsum_dO_O_size(N))
   Tensor norm_partials;    // (rmsnorm_backward_scratch(R, C))
   Tensor vector_partials;  // (qk_norm_rope_scratch(N, QKV)); only for biases, or norms of q and k
 };
