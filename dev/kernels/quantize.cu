@@ -111,7 +111,7 @@ void check_not_finite(Checker& checker) {
           q.column_amax = of_lines.columns(1 + rows, columns);
           q.scale = c.given ? scale.data() : nullptr;
           q.not_finite = not_finite.data();
-          q.number = 5;
+          q.nonfinite_code = 5;
           if (q.needs_amax()) quantize_amax(stream, x.tensor({rows, columns}), q);
           quantize(stream, x.tensor({rows, columns}), q);
           for (Room* room : {&rowwise, &columnwise}) room->data.download(), room->scale_inv.download();

@@ -82,10 +82,13 @@ struct Table {
   Table(Stream& stream, std::vector<Entry> placed) : entries(std::move(placed)), on_device(stream, entries) {}
   DeviceTable<Entry> all() const { return {entries.data(), on_device.data(), int(entries.size())}; }
 };
-template <class Entry>
-Table<Entry> table_of(Stream& stream, std::vector<Entry> entries) {
-  place(entries);
-  return {stream, std::move(entries)};
+Table<WeightSlice> table_of(Stream& stream, std::vector<WeightSlice> slices) {
+  assign_blocks(slices);
+  return {stream, std::move(slices)};
+}
+Table<WeightMatrix> table_of(Stream& stream, std::vector<WeightMatrix> matrices) {
+  assign_tiles(matrices);
+  return {stream, std::move(matrices)};
 }
 
 // In launches of `together` slices.
@@ -104,12 +107,12 @@ Whole in_slices(Stream& stream, const Cut& c, const std::vector<bf16>& values, i
     for (int i = 0; i < int(slices.size()); i += together)
       f(table.all().part(i, std::min(together, int(slices.size()) - i)));
   };
-  if (words.needs_amax()) each([&](const WeightSlices& part) { weight_amax(stream, part); });
+  if (words.needs_amax()) each([&](const WeightSlices& part) { find_weight_amax(stream, part); });
   each([&](const WeightSlices& part) { quantize(stream, part, words); });
   const bool in_place = m.rowwise.bytes() == values.size();
   if (in_place) m.rowwise.data = q.data();
-  const auto whole =
-      table_of<WeightMatrix>(stream, {{m.rowwise, m.columnwise, nullptr, q.data(), m.amax(), nullptr, nullptr, 0, 7}});
+  const auto whole = table_of(stream, std::vector<WeightMatrix>{{m.rowwise, m.columnwise, nullptr, q.data(), m.amax(),
+                                                                 nullptr, nullptr, 0, 7}});
   transpose_gathered_weights(stream, whole.all(), words);
   if (in_place) copy(stream, m.rows.data(), q.data(), values.size());
   return m.download();
@@ -121,7 +124,7 @@ Whole at_once(Stream& stream, const Cut& c, const std::vector<bf16>& values) {
   Quantization q;
   q.rowwise = m.rowwise, q.columnwise = m.columnwise;
   q.power_of_two = c.power_of_two, q.amax = m.amax(), q.scale = m.scale(c), q.amax_step = m.amax_step();
-  q.not_finite = m.not_finite.data(), q.number = 7, q.statistics = m.statistics.data();
+  q.not_finite = m.not_finite.data(), q.nonfinite_code = 7, q.statistics = m.statistics.data();
   const Tensor matrix = x.tensor({c.rows, c.columns});
   if (!c.given) quantize_amax(stream, matrix, q);
   quantize(stream, matrix, q);
@@ -205,9 +208,9 @@ Several several(Stream& stream, const std::vector<Shape>& shapes, const Case& c,
       q.rowwise = m.rowwise, q.columnwise = m.columnwise, q.power_of_two = c.power_of_two;
       const int rows = m.rowwise.rows, columns = m.rowwise.columns;
       q.amax = m.amax, q.row_amax = Tensor(m.row_amax, {rows}), q.column_amax = Tensor(m.column_amax, {columns});
-      q.scale = words.scale ? words.scale + m.tensor : nullptr;
-      q.amax_step = words.amax_step + m.tensor, q.statistics = words.statistics + m.tensor;
-      q.not_finite = words.not_finite, q.number = m.number;
+      q.scale = words.scale ? words.scale + m.tensor_id : nullptr;
+      q.amax_step = words.amax_step + m.tensor_id, q.statistics = words.statistics + m.tensor_id;
+      q.not_finite = words.not_finite, q.nonfinite_code = m.nonfinite_code;
       if (q.needs_amax()) quantize_amax(stream, Tensor(m.x, {rows, columns}), q);
       quantize(stream, Tensor(m.x, {rows, columns}), q);
     }
@@ -305,7 +308,7 @@ void check_arranged(Checker& checker) {
         for (int row = 0; row < c.stride(); ++row, ++all)
           wrong += got_columns[size_t(column) * size_t(c.stride()) + size_t(row)] != want(row, column);
       const std::vector<float> two = scale_inv[i].download(), scales = scale.download();
-      for (const float factor : two) wrong += factor != 1 / scales[size_t(matrices[i].tensor)];
+      for (const float factor : two) wrong += factor != 1 / scales[size_t(matrices[i].tensor_id)];
     }
     checker.that(format("%zu matrices arranged at once%s", matrices.size(), odd ? ", some of odd widths" : ""),
                  wrong == 0, format("%zu of %zu bytes wrong", wrong, all));
@@ -383,7 +386,7 @@ void check(Checker& checker) {
   Array<float> numbers(checker.stream, 1);
   const auto refused = [&](const char* what, const char* expected, const WeightSlice& slice) {
     checker.refused(what, expected, [&] {
-      const auto table = table_of<WeightSlice>(checker.stream, {slice});
+      const auto table = table_of(checker.stream, std::vector<WeightSlice>{slice});
       quantize(checker.stream, table.all(), {});
     });
   };
@@ -394,7 +397,7 @@ void check(Checker& checker) {
   tensor.rows = 8, tensor.columns = 4, tensor.data = q.data(), tensor.scale_inv = numbers.data();
   const auto matrix_refused = [&](const char* what, const char* expected, const WeightMatrix& m) {
     checker.refused(what, expected, [&] {
-      const auto table = table_of<WeightMatrix>(checker.stream, {m});
+      const auto table = table_of(checker.stream, std::vector<WeightMatrix>{m});
       transpose_gathered_weights(checker.stream, table.all(), {});
     });
   };
@@ -445,7 +448,7 @@ void bench(Bencher& bencher) {
     const auto cut = table_of(stream, slices);
     const auto whole = table_of(stream, quantized), bytes = table_of(stream, arranged);
     const std::string what = format(", %zu weights of a block", n);
-    bencher.time("weight_amax" + what, 2.0 * double(n), 0, [&] { weight_amax(stream, cut.all()); });
+    bencher.time("weight_amax" + what, 2.0 * double(n), 0, [&] { find_weight_amax(stream, cut.all()); });
     bencher.time("quantize, slices" + what, 3.0 * double(n), 0, [&] { quantize(stream, cut.all(), {}); });
     bencher.time("transpose_gathered_weights" + what, 2.0 * double(n), 0,
                  [&] { transpose_gathered_weights(stream, bytes.all(), {}); });

@@ -90,7 +90,7 @@ TEST_CASE("a stage is a row of the table, and stage 0 where one rank shards") {
       CHECK(embedding.gradients == (whole[1] ? embedding.whole : embedding.own));
       CHECK(embedding.weights == (whole[2] ? embedding.whole : embedding.own));
       CHECK(block.weights == (whole[3] ? block.whole : block.own));
-      CHECK(block.weights_go_stale() == !whole[0]);
+      CHECK(block.updates_part() == !whole[0]);
       CHECK(block.reduces_each_micro_batch() == !whole[1]);
       CHECK(embedding.needs_slot() == !whole[2]);
       CHECK(block.in_bytes == !whole[3]);

@@ -12,13 +12,14 @@ constexpr int kBytes = 16;  // bytes that a thread moves at once
 struct ByteTile {
   uint8_t q[kTile][kTile];
 };
-__device__ __forceinline__ int byte_place(int row, int column) { return column ^ (row / kBytes % 8 * kBytes); }
+// Returns the column of shared memory in which byte (row, column) of the tile lies.
+__device__ __forceinline__ int swizzled_byte(int row, int column) { return column ^ (row / kBytes % 8 * kBytes); }
 
 // Loads the tile from q (rows, columns), whose rows are `stride` bytes apart, with zeros beyond the matrix. Unless
 // `copy` is null, the tile is also written there, with the padding of `copy`. `width`: bytes per load.
 template <int width>
 __device__ __forceinline__ void load_bytes(ByteTile& tile, const uint8_t* __restrict__ q, int rows, int columns,
-                                           int stride, TilePlace at, const QuantizedTensor* copy) {
+                                           int stride, TileCoord at, const QuantizedTensor* copy) {
 #pragma unroll
   for (int k = 0; k < kTile * kTile / kBytes / kTileThreads; ++k) {
     const int task = k * kTileThreads + threadIdx.x, r = task / (kTile / kBytes), c = task % (kTile / kBytes) * kBytes;
@@ -29,7 +30,7 @@ __device__ __forceinline__ void load_bytes(ByteTile& tile, const uint8_t* __rest
       if (row < rows && column + j < columns)
         *reinterpret_cast<Vector<uint8_t, width>*>(bytes.v + j) =
             *reinterpret_cast<const Vector<uint8_t, width>*>(q + size_t(row) * stride + column + j);
-    *reinterpret_cast<Vector<uint8_t, kBytes>*>(&tile.q[r][byte_place(r, c)]) = bytes;
+    *reinterpret_cast<Vector<uint8_t, kBytes>*>(&tile.q[r][swizzled_byte(r, c)]) = bytes;
     if (copy && row < copy->padded_rows() && column < copy->stride())
       *reinterpret_cast<Vector<uint8_t, kBytes>*>(copy->data + size_t(row) * copy->stride() + column) = bytes;
   }
@@ -37,12 +38,12 @@ __device__ __forceinline__ void load_bytes(ByteTile& tile, const uint8_t* __rest
 
 // Writes the tile's part of the transpose, with its padding. Call it after load_bytes and a barrier.
 __device__ __forceinline__ void write_transposed(const ByteTile& tile, const QuantizedTensor& transposed,
-                                                 TilePlace at) {
+                                                 TileCoord at) {
   static_assert(kTile * kTile == kTileThreads * kBytes * 4, "a thread has 16 rows of 4 columns");
   const int r = threadIdx.x % (kTile / kBytes) * kBytes, c = threadIdx.x / (kTile / kBytes) * 4;
   uint32_t word[kBytes];
 #pragma unroll
-  for (int i = 0; i < kBytes; ++i) word[i] = *reinterpret_cast<const uint32_t*>(&tile.q[r + i][byte_place(r, c)]);
+  for (int i = 0; i < kBytes; ++i) word[i] = *reinterpret_cast<const uint32_t*>(&tile.q[r + i][swizzled_byte(r, c)]);
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const int column = at.column() + c + j, row = at.row() + r;

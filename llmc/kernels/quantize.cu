@@ -13,7 +13,7 @@
 
 namespace {
 
-__device__ __forceinline__ TilePlace tile_of_block() { return {int(blockIdx.y), int(blockIdx.x)}; }
+__device__ __forceinline__ TileCoord tile_of_block() { return {int(blockIdx.y), int(blockIdx.x)}; }
 
 template <class Source, int width>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 
 __global__ void __launch_bounds__(kTileThreads) transpose_kernel(QuantizedTensor out, QuantizedTensor in) {
   auto& tile = shared_memory<ByteTile>();
-  const TilePlace at = tile_of_block();
+  const TileCoord at = tile_of_block();
   load_bytes<kBytes>(tile, in.data, in.rows, in.stride(), in.stride(), at, nullptr);
   __syncthreads();
   write_transposed(tile, out, at);
@@ -52,26 +52,26 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
   }
   const uint32_t entries = here ? d.entries[tensor] : 0;
   const uint32_t amax = here ? bits_at(d.amax + tensor) : 0;
-  const int newest = int(entries % uint32_t(d.length)), older = int(entries) < d.length ? int(entries) : d.length;
-  uint32_t largest = amax;
-  const auto take = [&](uint32_t other) { largest = other > largest ? other : largest; };
+  const int write_at = int(entries % uint32_t(d.length)), filled = int(entries) < d.length ? int(entries) : d.length;
+  uint32_t amax_of_history = amax;
+  const auto take = [&](uint32_t other) { amax_of_history = other > amax_of_history ? other : amax_of_history; };
   if (here && !d.latest)
-    for (int e = threadIdx.y; e < older; e += kParts)
-      if (e != newest) take(bits_at(d.history + size_t(e) * d.tensors + tensor));
-  maxima.part[threadIdx.y][threadIdx.x] = largest;
+    for (int e = threadIdx.y; e < filled; e += kParts)
+      if (e != write_at) take(bits_at(d.history + size_t(e) * d.tensors + tensor));
+  maxima.part[threadIdx.y][threadIdx.x] = amax_of_history;
   __syncthreads();
   if (!here || threadIdx.y != 0) return;
   for (int p = 1; p < kParts; ++p) take(maxima.part[p][threadIdx.x]);
-  d.history[size_t(newest) * d.tensors + tensor] = bits_to_float(amax);
+  d.history[size_t(write_at) * d.tensors + tensor] = bits_to_float(amax);
   d.entries[tensor] = entries + 1;
   d.amax[tensor] = 0;
-  const float scale = d.scale[tensor], scaled = bits_to_float(amax) * scale, format = d.largest[tensor];
+  const float scale = d.scale[tensor], scaled = bits_to_float(amax) * scale, fp8_max = d.largest[tensor];
   const auto count = [](int64_t& tensors) { atomic_add(reinterpret_cast<unsigned long long*>(&tensors), 1ull); };
-  if (scale != 0 && is_beyond(scaled, format)) count(state->fp8.overflows);
-  if (scale != 0 && amax != 0 && becomes_zero(scaled, format)) count(state->fp8.underflows);
-  if (largest != 0 && largest < kInfinity)
-    d.scale[tensor] = delayed_scale_of(bits_to_float(largest), format, d.margin, d.power_of_two);
-  else if (scale == 0 && format != 0) count(state->fp8.no_scale);
+  if (scale != 0 && is_beyond(scaled, fp8_max)) count(state->fp8.overflows);
+  if (scale != 0 && amax != 0 && becomes_zero(scaled, fp8_max)) count(state->fp8.underflows);
+  if (amax_of_history != 0 && amax_of_history < kInfinityBits)
+    d.scale[tensor] = delayed_scale_of(bits_to_float(amax_of_history), fp8_max, d.margin, d.power_of_two);
+  else if (scale == 0 && fp8_max != 0) count(state->fp8.no_scale);
 }
 
 __global__ void not_finite_kernel(StepState* state, const uint32_t* weights) {
@@ -81,8 +81,8 @@ __global__ void not_finite_kernel(StepState* state, const uint32_t* weights) {
 
 // ---------------------------------------------------------------------------------------------- launchers
 
-bool has_rows_scales(const QuantizedTensor& operand) { return operand && operand.has_row_scales(); }
-bool per_tensor_scale(const QuantizedTensor& operand) { return operand && operand.per_tensor_scale(); }
+bool wants_row_scales(const QuantizedTensor& operand) { return operand && operand.has_row_scales(); }
+bool wants_one_scale(const QuantizedTensor& operand) { return operand && operand.per_tensor_scale(); }
 
 // A source as a kernel takes it.
 template <class Source>
@@ -135,7 +135,7 @@ KernelSource<RopeBackwardSource> kernel_source(const char* who, const RopeBackwa
 
 // Returns the room for the largest |x| of the operand's rows; absent if its scales do not need them.
 Tensor maxima_of(const QuantizedTensor& operand, const Tensor& room) {
-  return has_rows_scales(operand) ? room.first({operand.rows}) : Tensor();
+  return wants_row_scales(operand) ? room.first({operand.rows}) : Tensor();
 }
 
 void require_operand(const char* who, const QuantizedTensor& operand, int rows, int columns) {
@@ -158,14 +158,14 @@ void require_quantization(const char* who, MatrixShape matrix, const Quantizatio
   require_operand(who, q.rowwise, rows, columns);
   require_operand(who, q.columnwise, columns, rows);
   const auto require_room = [&](const QuantizedTensor& operand, const Tensor& room, const char* lines) {
-    if (!has_rows_scales(operand)) return;
+    if (!wants_row_scales(operand)) return;
     REQUIRE(room.size() >= operand.rows, "%s: no room for the %s' largest numbers: %s, for %d", who, lines,
             room.text().c_str(), operand.rows);
     REQUIRE(room.data, "%s: the room for the %s' largest numbers has no memory", who, lines);
   };
   require_room(q.rowwise, q.row_amax, "rows");
   require_room(q.columnwise, q.column_amax, "columns");
-  REQUIRE(!(per_tensor_scale(q.rowwise) || per_tensor_scale(q.columnwise)) || q.amax || q.scale,
+  REQUIRE(!(wants_one_scale(q.rowwise) || wants_one_scale(q.columnwise)) || q.amax || q.scale,
           "%s: a tensor with one scale needs it, or its largest number", who);
   REQUIRE(!q.may_lack_scale || q.amax, "%s: a tensor that may lack a scale has no largest number", who);
 }
@@ -191,11 +191,6 @@ float fp8_scale(float amax, Fp8Format format, bool power_of_two) {
   return scale_of(float_to_bits(amax), largest_fp8(format), power_of_two);
 }
 
-bool Quantization::needs_amax() const {
-  return has_rows_scales(rowwise) || has_rows_scales(columnwise) ||
-         ((!scale || may_lack_scale) && (per_tensor_scale(rowwise) || per_tensor_scale(columnwise)));
-}
-
 MatrixShape shape_of(const QuantizeSource& source) {
   const auto shape = [&](const Tensor& x, int64_t times) {
     REQUIRE(x && x.rows() <= INT_MAX && x.columns() <= INT_MAX,
@@ -213,7 +208,7 @@ void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantizat
   const char* who = "quantize_amax";
   with_source(who, source, q, [&](MatrixShape matrix, const auto& from, auto width) {
     const Tensor row_amax = maxima_of(q.rowwise, q.row_amax), column_amax = maxima_of(q.columnwise, q.column_amax);
-    float* amax = per_tensor_scale(q.rowwise) || per_tensor_scale(q.columnwise) ? q.amax : nullptr;
+    float* amax = wants_one_scale(q.rowwise) || wants_one_scale(q.columnwise) ? q.amax : nullptr;
     for (const Tensor& maxima : {row_amax, column_amax})
       if (maxima) clear(stream, maxima.as<float>(), size_t(maxima.size()));
     launch<amax_kernel<std::decay_t<decltype(from.pointers)>, decltype(width)::value>>(
@@ -234,9 +229,17 @@ void quantize(Stream& stream, const QuantizeSource& source, const Quantization& 
   with_source(who, source, q, [&](MatrixShape matrix, const auto& from, auto width) {
     const Tensor row_amax = maxima_of(q.rowwise, q.row_amax), column_amax = maxima_of(q.columnwise, q.column_amax);
     const float* amax = q.scale && !q.may_lack_scale ? nullptr : q.amax;
-    const TileArguments a{
-        q.rowwise, q.columnwise, q.power_of_two, amax,     row_amax.as<float>(), column_amax.as<float>(),
-        q.scale,   q.amax_step,  q.not_finite,   q.number, q.statistics};
+    const TileArguments a{.rowwise = q.rowwise,
+                          .columnwise = q.columnwise,
+                          .power_of_two = q.power_of_two,
+                          .amax = amax,
+                          .row_amax = row_amax.as<float>(),
+                          .column_amax = column_amax.as<float>(),
+                          .scale = q.scale,
+                          .amax_step = q.amax_step,
+                          .not_finite = q.not_finite,
+                          .nonfinite_code = q.nonfinite_code,
+                          .statistics = q.statistics};
     const int padded_rows = std::max(q.rowwise ? q.rowwise.padded_rows() : 0, q.columnwise ? q.columnwise.stride() : 0);
     const int padded_columns =
         std::max(q.rowwise ? q.rowwise.stride() : 0, q.columnwise ? q.columnwise.padded_rows() : 0);

@@ -3,10 +3,10 @@
 //
 //   amax = max |x| over the elements that share a scale, in fp32
 //   scale = fp32(fp64(largest of the format) / fp64(max(amax, 1e-12))), on request rounded down to a power of two
-//   q = saturate(x * scale), rounded to nearest even;  factor = 1 / scale, by which the product multiplies; in fp32
+//   q = saturate(x * scale), rounded to nearest even;  scale_inv = 1 / scale, by which the product multiplies; in fp32
 //
-// A source is x in memory, or what the operation whose output x is would read. In that case x is never written: the
-// kernel computes it while reading, with the same bits as the kernel that would write it. One pass over the source is
+// A source is x itself, or the inputs of the operation that produces x. In the second case nobody writes x: the kernel
+// computes it as it reads, with the bits that the operation's own kernel would write. One pass over the source is
 // enough if the scale is given (delayed scaling) or shared by at most a block of 128 x 128 (blockwise). Otherwise there
 // are two passes, since the scale must be known before the first byte is written. With one scale for the tensor, the
 // kernel that computes x may do the first pass: RMSNorm, its backward and attention can.
@@ -60,9 +60,17 @@ struct QuantizeStatistics {
   unsigned long long values, saturated, underflowed;
 };
 
+// Returns true if a scale of the operands follows from an amax that quantize_amax must find. `has_scale`: the scale of
+// per-tensor operands is known beforehand. An operand with null `data` is not wanted.
+inline bool needs_amax(const QuantizedTensor& rowwise, const QuantizedTensor& columnwise, bool has_scale) {
+  for (const QuantizedTensor* t : {&rowwise, &columnwise})
+    if (*t && (t->has_row_scales() || (t->per_tensor_scale() && !has_scale))) return true;
+  return false;
+}
+
 struct Quantization {
   // The outputs. An output with null `data` is not wanted. rowwise is (rows, columns), columnwise is its transpose. If
-  // the tensor has one scale, both have the same factor.
+  // the tensor has one scale, both have the same scale_inv.
   QuantizedTensor rowwise, columnwise;
   bool power_of_two = false;
   // Largest |x|: quantize_amax raises it, and quantize computes the scale of a per-tensor operand from it.
@@ -72,13 +80,13 @@ struct Quantization {
   const float* scale = nullptr;  // for per-tensor operands, if known beforehand: they need no amax then
   bool may_lack_scale = false;   // `scale` may be 0, which stands for none: it is then computed from amax
   float* amax_step = nullptr;    // quantize raises it to the largest |x|, unless it is null
-  // If some x is infinite or NaN, quantize lowers *not_finite to `number`, unless it is already smaller.
+  // If some x is infinite or NaN, quantize lowers *not_finite to `nonfinite_code`, unless it is already smaller.
   uint32_t* not_finite = nullptr;
-  uint32_t number = 0;
+  uint32_t nonfinite_code = 0;
   QuantizeStatistics* statistics = nullptr;
 
   // Returns true if quantize_amax must run before quantize.
-  bool needs_amax() const;
+  bool needs_amax() const { return ::needs_amax(rowwise, columnwise, scale && !may_lack_scale); }
 };
 
 // The first pass, as far as the scales need it: raises amax, which the caller has cleared, and sets row_amax and
@@ -87,7 +95,7 @@ void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantizat
 // The second pass: writes data and scale_inv, and updates amax_step, not_finite and statistics. Throws likewise.
 void quantize(Stream& stream, const QuantizeSource& source, const Quantization& wanted);
 
-// Writes out (columns, rows) = the transpose of in (rows, columns), padded with zeros, and copies its factor. Throws
+// Writes out (columns, rows) = the transpose of in (rows, columns), padded with zeros, and copies its scale_inv. Throws
 // unless both have one scale and the same format.
 void transpose_quantized(Stream& stream, const QuantizedTensor& out, const QuantizedTensor& in);
 
@@ -114,8 +122,8 @@ struct DelayedScaling {
   int margin;
 };
 void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, StepState* state);
-// Ends the reports of a step: lowers state->fp8_not_finite to the word `weights`, to which kernels of another stream
-// report, unless it is null, and writes state->not_finite_ranks: 1 if a tensor was reported, else 0.
+// Ends the reports of a step: lowers state->fp8_not_finite to *weights, where kernels of another stream report, unless
+// `weights` is null, and writes state->not_finite_ranks: 1 if a tensor was reported, else 0.
 void count_not_finite(Stream& stream, StepState* state, const uint32_t* weights);
 
 // The formula of the delayed scale for a positive amax, on the host.

@@ -4,9 +4,9 @@
 #include "llmc/device/kernel.cuh"
 #include "llmc/kernels/quantize.h"
 
-constexpr uint32_t kInfinity = 0x7f800000u;
+constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-HOST_DEVICE inline float power_of_two_below(float x) { return bits_to_float(float_to_bits(x) & kInfinity); }
+HOST_DEVICE inline float power_of_two_below(float x) { return bits_to_float(float_to_bits(x) & kInfinityBits); }
 
 // `amax_bits` are the bits of an fp32 value. The scale of a NaN or infinity means nothing; such a tensor is reported.
 HOST_DEVICE inline float scale_of(uint32_t amax_bits, float largest, bool power_of_two) {

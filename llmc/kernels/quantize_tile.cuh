@@ -21,10 +21,10 @@ constexpr int kTilePitch = kTile + 8;  // elements per row in shared memory
 constexpr int kSegment = 16;           // elements of a column that a thread writes at once
 
 // The tile's position in the matrix, counted in tiles.
-struct TilePlace {
-  int down, across;
-  __device__ int row() const { return down * kTile; }
-  __device__ int column() const { return across * kTile; }
+struct TileCoord {
+  int tile_row, tile_column;
+  __device__ int row() const { return tile_row * kTile; }
+  __device__ int column() const { return tile_column * kTile; }
 };
 
 struct Tile {
@@ -34,7 +34,8 @@ struct Tile {
   uint32_t warp_amax[kTileWarps];
 };
 
-__device__ __forceinline__ int place(int row, int column) { return column ^ int(unsigned(row) / kSegment % 8 * 8); }
+// Returns the column of shared memory in which element (row, column) of the tile lies.
+__device__ __forceinline__ int swizzled(int row, int column) { return column ^ int(unsigned(row) / kSegment % 8 * 8); }
 
 // Returns x, or zeros unless `keep`. Whole words take half of the instructions of single bf16.
 template <int width>
@@ -51,7 +52,7 @@ __device__ __forceinline__ Vector<bf16, width> zero_unless(bool keep, Vector<bf1
 // Loads the tile into shared memory, with zeros beyond the matrix. Returns the largest magnitude among this thread's
 // elements, as the bits of an fp32 value.
 template <class Source, int width>
-__device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns, TilePlace at) {
+__device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns, TileCoord at) {
   constexpr int kAcross = kTile / width;  // vectors in a row of the tile
   const int c = int(threadIdx.x % kAcross) * width, column = at.column() + c;
   const int column_read = column < columns ? column : columns - width;
@@ -70,14 +71,29 @@ __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, 
     for (int i = 0; i < kTogether; ++i, r += kStep) {
       x[i] = zero_unless(at.row() + r < rows && column < columns, x[i]);
       max_abs_into(largest, x[i]);
-      *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][place(r, c)]) = x[i];
+      *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][swizzled(r, c)]) = x[i];
     }
   }
   return max_value(largest);
 }
 
+// Loads the tile and the largest magnitude of each warp's elements, and ends with a barrier.
+template <class Source, int width>
+__device__ __forceinline__ void load_tile_with_amax(Tile& tile, const Source& source, int rows, int columns,
+                                                    TileCoord at) {
+  const uint32_t of_warp = warp_max(load_tile<Source, width>(tile, source, rows, columns, at));
+  if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+}
+// Returns the largest magnitude of the tile. Call it after load_tile_with_amax.
+__device__ __forceinline__ uint32_t tile_amax(const Tile& tile) {
+  uint32_t largest = 0;
+  for (int w = 0; w < kTileWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
+  return largest;
+}
+
 // Returns the largest magnitude of a row of the tile in the first half of the threads, and of a column in the others.
-// Call it after load_tile and a barrier.
+// Call it after load_tile_with_amax.
 __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   const int i = threadIdx.x % kTile;
   const bool of_row = threadIdx.x < kTile;
@@ -85,7 +101,7 @@ __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
   const int first_row = of_row ? i : i / (kTile / 8) * kSegment, column = i % (kTile / 8) * 8;
   Vector<bf16, 8> largest = {};
   for (int k = 0; k < kTile / 8; ++k) {
-    const bf16* from = of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][place(first_row, column)];
+    const bf16* from = of_row ? &tile.x[i][k * 8] : &tile.x[first_row + k][swizzled(first_row, column)];
     max_abs_into(largest, *reinterpret_cast<const Vector<bf16, 8>*>(from));
   }
   if (!of_row) *reinterpret_cast<Vector<bf16, 8>*>(&tile.column_amax[first_row / kSegment][column]) = largest;
@@ -102,11 +118,9 @@ __device__ __forceinline__ uint32_t bits_at(const float* amax) { return float_to
 // Raises amax, row_amax and column_amax by the magnitudes of the tile; null pointers are skipped.
 template <class Source, int width>
 __device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax, float* column_amax,
-                                                   const Source& source, int rows, int columns, TilePlace at) {
+                                                   const Source& source, int rows, int columns, TileCoord at) {
   auto& tile = shared_memory<Tile>();
-  const uint32_t of_warp = warp_max(load_tile<Source, width>(tile, source, rows, columns, at));
-  if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
-  __syncthreads();
+  load_tile_with_amax<Source, width>(tile, source, rows, columns, at);
   if (row_amax || column_amax) {
     const uint32_t of_mine = row_or_column_amax(tile);
     const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
@@ -117,9 +131,7 @@ __device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax,
     }
   }
   if (!amax || threadIdx.x != 0) return;
-  uint32_t largest = 0;
-  for (int w = 0; w < kTileWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
-  raise_amax(amax, largest);
+  raise_amax(amax, tile_amax(tile));
 }
 
 struct TileArguments {
@@ -128,11 +140,12 @@ struct TileArguments {
   const float *amax, *row_amax, *column_amax, *scale;
   float* amax_step;
   uint32_t* not_finite;
-  uint32_t number;
+  uint32_t nonfinite_code;
   QuantizeStatistics* statistics;
 };
 
-// The amaxes from which the scale of an operand's row in a tile can follow, as the bits of fp32 values.
+// The amaxes of which one gives the scale of an operand's row in a tile, by the kind of scaling. Amaxes are the bits of
+// fp32 values.
 struct RowAmaxes {
   const float* of_rows;       // of each whole row, for an operand with one scale per row
   uint32_t of_part, of_tile;  // of the row's part in the tile, and of the tile
@@ -155,24 +168,24 @@ __device__ __forceinline__ float scale_of_row(const TileArguments& a, const Quan
   return scale_of(amax, largest_fp8(operand.format), a.power_of_two);
 }
 
-// Writes the factor of the thread's row of the operand if the thread is the one that writes it: several rows and blocks
-// may share a factor. `block` is the tile's block of 128 columns of the operand.
+// Writes the scale_inv of the thread's row of the operand if the thread is the one that writes it: several rows and
+// blocks may share a scale. `block` is the tile's block of 128 columns of the operand.
 __device__ __forceinline__ void write_scale_inv(const QuantizedTensor& operand, int row, int block, float scale) {
   const bool of_first_block = operand.scaling == Scaling::tensor || operand.scaling == Scaling::row;
   if (row >= operand.padded_rows() || (of_first_block && block != 0)) return;
   if (operand.scaling == Scaling::tensor && row != 0) return;
-  const float factor = row < operand.rows ? 1.0f / scale : 1.0f;
+  const float scale_inv = row < operand.rows ? 1.0f / scale : 1.0f;
   switch (operand.scaling) {
     case Scaling::tensor:
     case Scaling::row:
-      operand.scale_inv[row] = factor;
+      operand.scale_inv[row] = scale_inv;
       break;
     case Scaling::block_1x128:
-      if (block < operand.column_blocks()) operand.scale_inv[operand.scale_inv_at(row, block * kTile)] = factor;
+      if (block < operand.column_blocks()) operand.scale_inv[operand.scale_inv_at(row, block * kTile)] = scale_inv;
       break;
     case Scaling::block_128x128:
       if (row % kTile != 0 || block >= operand.column_blocks()) break;
-      operand.scale_inv[operand.scale_inv_at(row, block * kTile)] = factor;
+      operand.scale_inv[operand.scale_inv_at(row, block * kTile)] = scale_inv;
       for (int b = operand.column_blocks(); block == 0 && b < operand.block_stride(); ++b)  // padding, never used
         operand.scale_inv[operand.scale_inv_at(row, b * kTile)] = 1.0f;
       break;
@@ -181,9 +194,9 @@ __device__ __forceinline__ void write_scale_inv(const QuantizedTensor& operand, 
 
 // Writes the tile's rows as a part of `operand`, whose rows they are.
 template <Fp8Format format>
-__device__ __forceinline__ void write_rows(const Tile& tile, const QuantizedTensor& operand, TilePlace at) {
-  constexpr int kWidth = 8, kAcross = kTile / kWidth, kStep = kTileThreads / kAcross;
-  const int c = int(threadIdx.x % kAcross) * kWidth, column = at.column() + c;
+__device__ __forceinline__ void write_rows(const Tile& tile, const QuantizedTensor& operand, TileCoord at) {
+  constexpr int kVectorSize = 8, kAcross = kTile / kVectorSize, kStep = kTileThreads / kAcross;
+  const int c = int(threadIdx.x % kAcross) * kVectorSize, column = at.column() + c;
   const int stride = operand.stride(), rows = operand.padded_rows();
   if (column >= stride) return;
   int r = int(threadIdx.x / kAcross);
@@ -191,10 +204,10 @@ __device__ __forceinline__ void write_rows(const Tile& tile, const QuantizedTens
 #pragma unroll 2
   for (; r < kTile && at.row() + r < rows; r += kStep, to += size_t(kStep) * stride) {
     const float scale = tile.row_scale[r];
-    float v[kWidth];
-    load_vector(v, &tile.x[r][place(r, c)]);
+    float v[kVectorSize];
+    load_vector(v, &tile.x[r][swizzled(r, c)]);
     VECTOR_LOOP
-    for (int j = 0; j < kWidth; ++j) v[j] *= scale;
+    for (int j = 0; j < kVectorSize; ++j) v[j] *= scale;
     store_fp8<format>(to, v);
   }
 }
@@ -202,7 +215,7 @@ __device__ __forceinline__ void write_rows(const Tile& tile, const QuantizedTens
 // Writes the tile's columns as a part of `operand`, whose rows they are. A thread has kSegment elements of two
 // neighbouring columns: it reads the elements of both in one word.
 template <Fp8Format format>
-__device__ __forceinline__ void write_columns(const Tile& tile, const QuantizedTensor& operand, TilePlace at) {
+__device__ __forceinline__ void write_columns(const Tile& tile, const QuantizedTensor& operand, TileCoord at) {
   constexpr int kAcross = kTile / kSegment;  // segments in a column of the tile
   const int r = int(threadIdx.x % kAcross) * kSegment, column = at.row() + r;
   const int stride = operand.stride(), rows = operand.padded_rows();
@@ -215,7 +228,7 @@ __device__ __forceinline__ void write_columns(const Tile& tile, const QuantizedT
 #pragma unroll
     for (int j = 0; j < kSegment; ++j) {
       float pair[2];
-      load_vector(pair, &tile.x[r + j][place(r, c)]);
+      load_vector(pair, &tile.x[r + j][swizzled(r, c)]);
       v[j] = pair[0] * scale, next[j] = pair[1] * next_scale;
     }
     uint8_t* to = operand.data + size_t(row) * stride + column;
@@ -226,7 +239,7 @@ __device__ __forceinline__ void write_columns(const Tile& tile, const QuantizedT
 
 // Counts what became of the tile's elements in each operand.
 __device__ __forceinline__ void count_elements(const TileArguments& a, const Tile& tile, int rows, int columns,
-                                               TilePlace at) {
+                                               TileCoord at) {
   int values = 0, saturated = 0, underflowed = 0;
   const auto count = [&](const QuantizedTensor& operand, float x) {
     if (!operand.data) return;
@@ -239,7 +252,7 @@ __device__ __forceinline__ void count_elements(const TileArguments& a, const Til
   for (int i = int(threadIdx.x); i < kTile * kTile; i += kTileThreads) {
     const int r = i / kTile, c = i % kTile;
     if (at.row() + r >= rows || at.column() + c >= columns) continue;
-    const float x = to_float(tile.x[r][place(r, c)]);
+    const float x = to_float(tile.x[r][swizzled(r, c)]);
     count(a.rowwise, x * tile.row_scale[r]);
     count(a.columnwise, x * tile.column_scale[c]);
   }
@@ -248,31 +261,28 @@ __device__ __forceinline__ void count_elements(const TileArguments& a, const Til
 
 template <class Source, int width>
 __device__ __forceinline__ void quantize_tile(const TileArguments& a, const Source& source, int rows, int columns,
-                                              TilePlace at) {
+                                              TileCoord at) {
   auto& tile = shared_memory<Tile>();
   const float given = a.scale ? *a.scale : 0.0f;  // read here, so that no thread waits for it after the barrier
-  const uint32_t of_warp = warp_max(load_tile<Source, width>(tile, source, rows, columns, at));
-  if (threadIdx.x % 32 == 0) tile.warp_amax[threadIdx.x / 32] = of_warp;
-  __syncthreads();
+  load_tile_with_amax<Source, width>(tile, source, rows, columns, at);
   const bool small_blocks = a.rowwise.scaling == Scaling::block_1x128 || a.columnwise.scaling == Scaling::block_1x128;
   const uint32_t of_mine = small_blocks ? row_or_column_amax(tile) : 0;
-  uint32_t largest = 0;
-  for (int w = 0; w < kTileWarps; ++w) largest = tile.warp_amax[w] > largest ? tile.warp_amax[w] : largest;
+  const uint32_t largest = tile_amax(tile);
   const int i = threadIdx.x % kTile, row = at.row() + i, column = at.column() + i;
   float scale = 1;
   if (threadIdx.x < kTile) {
     if (a.rowwise.data && row < rows) scale = scale_of_row(a, a.rowwise, given, row, {a.row_amax, of_mine, largest});
     tile.row_scale[i] = scale;
-    if (a.rowwise.data) write_scale_inv(a.rowwise, row, at.across, scale);
+    if (a.rowwise.data) write_scale_inv(a.rowwise, row, at.tile_column, scale);
   } else {
     if (a.columnwise.data && column < columns)
       scale = scale_of_row(a, a.columnwise, given, column, {a.column_amax, of_mine, largest});
     tile.column_scale[i] = scale;
-    if (a.columnwise.data) write_scale_inv(a.columnwise, column, at.down, scale);
+    if (a.columnwise.data) write_scale_inv(a.columnwise, column, at.tile_row, scale);
   }
   if (threadIdx.x == 0) {
     if (a.amax_step) raise_amax(a.amax_step, largest);
-    if (largest >= kInfinity && a.not_finite) atomic_min(a.not_finite, a.number);
+    if (largest >= kInfinityBits && a.not_finite) atomic_min(a.not_finite, a.nonfinite_code);
     if (a.statistics) atomic_max(&a.statistics->amax, largest);
   }
   if (a.statistics && (threadIdx.x < kTile ? row < rows && a.rowwise.data : column < columns && a.columnwise.data)) {

@@ -12,15 +12,16 @@
 
 namespace {
 
+__device__ __forceinline__ unsigned first_block_of(const WeightSlice& slice) { return slice.first_block; }
+__device__ __forceinline__ unsigned first_block_of(const WeightMatrix& matrix) { return matrix.first_tile; }
+
 // Returns the last entry whose first block is `block` or before it.
-__device__ __forceinline__ unsigned first_of(const WeightSlice& slice) { return slice.first_block; }
-__device__ __forceinline__ unsigned first_of(const WeightMatrix& matrix) { return matrix.first_tile; }
 template <class Entry>
 __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table, int count, unsigned block) {
   int low = 0, high = count - 1;
   while (low < high) {
     const int mid = (low + high + 1) / 2;
-    if (first_of(table[mid]) <= block) low = mid;
+    if (first_block_of(table[mid]) <= block) low = mid;
     else high = mid - 1;
   }
   return table[low];
@@ -28,9 +29,9 @@ __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table
 
 // ---- slices
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kUnit = 8, kRounds = 8;
-constexpr int kTogether = 4;                                   // loads in flight per thread
-constexpr size_t kChunk = size_t(kThreads) * kUnit * kRounds;  // elements per block
+constexpr int kThreads = 256, kWarps = kThreads / 32, kVectorSize = 8, kRounds = 8;
+constexpr int kTogether = 4;  // loads in flight per thread
+constexpr size_t kElementsPerBlock = size_t(kThreads) * kVectorSize * kRounds;
 
 struct WarpMaxima {
   uint32_t warp[kWarps];
@@ -47,40 +48,40 @@ __device__ __forceinline__ uint32_t block_max(uint32_t value) {
   return value;
 }
 
-// Calls f(first, values, count) with each of the thread's units in this chunk of the slice. `first` is the index of
-// the unit's first element. `count` of its kUnit values belong to the slice; the others are 0.
+// Calls f(first, values, count) with each of the thread's vectors in block `block` of the slice. `first` is the index
+// of the vector's first element. `count` of its kVectorSize values belong to the slice; the others are 0.
 template <class F>
-__device__ __forceinline__ void for_units(const bf16* __restrict__ x, size_t count, unsigned chunk, const F& f) {
-  constexpr size_t kChunkUnits = kChunk / kUnit;
-  const size_t units = count / kUnit, mine = chunk * kChunkUnits + threadIdx.x;
+__device__ __forceinline__ void for_vectors(const bf16* __restrict__ x, size_t count, unsigned block, const F& f) {
+  constexpr size_t kBlockVectors = kElementsPerBlock / kVectorSize;
+  const size_t vectors = count / kVectorSize, mine = block * kBlockVectors + threadIdx.x;
 #pragma unroll 1
   for (int round = 0; round < kRounds; round += kTogether) {
-    Vector<bf16, kUnit> v[kTogether] = {};
+    Vector<bf16, kVectorSize> v[kTogether] = {};
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const size_t unit = mine + size_t(round + k) * kThreads;
-      if (unit < units) v[k] = *reinterpret_cast<const Vector<bf16, kUnit>*>(x + unit * kUnit);
+      const size_t i = mine + size_t(round + k) * kThreads;
+      if (i < vectors) v[k] = *reinterpret_cast<const Vector<bf16, kVectorSize>*>(x + i * kVectorSize);
     }
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const size_t unit = mine + size_t(round + k) * kThreads;
-      if (unit < units) f(unit * kUnit, v[k], kUnit);
+      const size_t i = mine + size_t(round + k) * kThreads;
+      if (i < vectors) f(i * kVectorSize, v[k], kVectorSize);
     }
   }
-  const int left = int(count % kUnit);
-  if (left == 0 || threadIdx.x != 0 || units / kChunkUnits != chunk) return;
-  Vector<bf16, kUnit> v = {};
-  for (int j = 0; j < left; ++j) v.v[j] = x[units * kUnit + j];
-  f(units * kUnit, v, left);
+  const int left = int(count % kVectorSize);
+  if (left == 0 || threadIdx.x != 0 || vectors / kBlockVectors != block) return;
+  Vector<bf16, kVectorSize> v = {};
+  for (int j = 0; j < left; ++j) v.v[j] = x[vectors * kVectorSize + j];
+  f(vectors * kVectorSize, v, left);
 }
 
 __global__ void __launch_bounds__(kThreads)
     largest_magnitudes_kernel(const WeightSlice* __restrict__ table, int count, unsigned first_block) {
   const unsigned block = blockIdx.x + first_block;
   const WeightSlice slice = entry_of(table, count, block);
-  Vector<bf16, kUnit> magnitudes = {};
-  for_units(assume_global(slice.x), slice.count, block - slice.first_block,
-            [&](size_t, const Vector<bf16, kUnit>& x, int) { max_abs_into(magnitudes, x); });
+  Vector<bf16, kVectorSize> magnitudes = {};
+  for_vectors(assume_global(slice.x), slice.count, block - slice.first_block,
+              [&](size_t, const Vector<bf16, kVectorSize>& x, int) { max_abs_into(magnitudes, x); });
   const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x == 0) raise_amax(slice.amax, largest);
 }
@@ -94,38 +95,39 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
                                                                       unsigned first_block, WeightScaleRefs refs) {
   const unsigned block = blockIdx.x + first_block;
   const WeightSlice slice = entry_of(table, count, block);
-  const float scale = scale_from(slice.amax, slice.tensor, refs);
-  Vector<bf16, kUnit> magnitudes = {};
+  const float scale = scale_from(slice.amax, slice.tensor_id, refs);
+  Vector<bf16, kVectorSize> magnitudes = {};
   int values = 0, saturated = 0, underflowed = 0;
   uint8_t* q = assume_global(slice.q);
-  for_units(assume_global(slice.x), slice.count, block - slice.first_block,
-            [&](size_t first, const Vector<bf16, kUnit>& x, int here) {
-              float v[kUnit];
-              load_vector(v, x.v);
-              max_abs_into(magnitudes, x);
-              VECTOR_LOOP
-              for (int j = 0; j < kUnit; ++j) v[j] *= scale;
-              alignas(8) uint8_t bytes[kUnit];
-              store_fp8<Fp8Format::e4m3>(bytes, v);
-              // Loops with a fixed trip count, so that the bytes stay in registers.
-              if (here == kUnit) *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
+  for_vectors(assume_global(slice.x), slice.count, block - slice.first_block,
+              [&](size_t first, const Vector<bf16, kVectorSize>& x, int here) {
+                float v[kVectorSize];
+                load_vector(v, x.v);
+                max_abs_into(magnitudes, x);
+                VECTOR_LOOP
+                for (int j = 0; j < kVectorSize; ++j) v[j] *= scale;
+                alignas(8) uint8_t bytes[kVectorSize];
+                store_fp8<Fp8Format::e4m3>(bytes, v);
+                // Loops with a fixed trip count, so that the bytes stay in registers.
+                if (here == kVectorSize)
+                  *reinterpret_cast<uint64_t*>(q + first) = *reinterpret_cast<const uint64_t*>(bytes);
 #pragma unroll
-              for (int j = 0; j < kUnit; ++j)
-                if (here < kUnit && j < here) q[first + j] = bytes[j];
-              if (!refs.statistics) return;
-              values += here;
+                for (int j = 0; j < kVectorSize; ++j)
+                  if (here < kVectorSize && j < here) q[first + j] = bytes[j];
+                if (!refs.statistics) return;
+                values += here;
 #pragma unroll
-              for (int j = 0; j < kUnit; ++j) {
-                saturated += is_beyond(v[j], largest_fp8(Fp8Format::e4m3));
-                underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
-              }
-            });
-  QuantizeStatistics* statistics = refs.statistics ? refs.statistics + slice.tensor : nullptr;
+                for (int j = 0; j < kVectorSize; ++j) {
+                  saturated += is_beyond(v[j], largest_fp8(Fp8Format::e4m3));
+                  underflowed += v[j] != 0 && (bytes[j] & 0x7f) == 0;
+                }
+              });
+  QuantizeStatistics* statistics = refs.statistics ? refs.statistics + slice.tensor_id : nullptr;
   if (statistics) add_statistics(*statistics, values, saturated, underflowed);
   const uint32_t largest = block_max(max_value(magnitudes));
   if (threadIdx.x != 0) return;
-  if (refs.amax_step) raise_amax(refs.amax_step + slice.tensor, largest);
-  if (largest >= kInfinity && refs.not_finite) atomic_min(refs.not_finite, slice.number);
+  if (refs.amax_step) raise_amax(refs.amax_step + slice.tensor_id, largest);
+  if (largest >= kInfinityBits && refs.not_finite) atomic_min(refs.not_finite, slice.nonfinite_code);
   if (!statistics) return;
   atomic_max(&statistics->amax, largest);
   atomic_max(&statistics->largest_scale, float_to_bits(scale));
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) quantize_stretches_kernel(const Weig
 
 // ---- matrices
 
-__device__ __forceinline__ TilePlace place_in(const WeightMatrix& matrix, unsigned tile) {
+__device__ __forceinline__ TileCoord tile_in(const WeightMatrix& matrix, unsigned tile) {
   const unsigned i = tile - matrix.first_tile;
   return {int(i / matrix.across), int(i % matrix.across)};
 }
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
   raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::assume_global(m.x)},
-                                         m.rowwise.rows, m.rowwise.columns, place_in(m, tile));
+                                         m.rowwise.rows, m.rowwise.columns, tile_in(m, tile));
 }
 
 template <int width>
@@ -160,20 +162,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                              WeightScaleRefs refs) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
-  const int t = m.tensor;
-  const TileArguments a{assume_global(m.rowwise),
-                        assume_global(m.columnwise),
-                        refs.power_of_two,
-                        m.amax,
-                        m.row_amax,
-                        m.column_amax,
-                        refs.scale ? refs.scale + t : nullptr,
-                        refs.amax_step ? refs.amax_step + t : nullptr,
-                        refs.not_finite,
-                        m.number,
-                        refs.statistics ? refs.statistics + t : nullptr};
+  const int t = m.tensor_id;
+  const TileArguments a{.rowwise = assume_global(m.rowwise),
+                        .columnwise = assume_global(m.columnwise),
+                        .power_of_two = refs.power_of_two,
+                        .amax = m.amax,
+                        .row_amax = m.row_amax,
+                        .column_amax = m.column_amax,
+                        .scale = refs.scale ? refs.scale + t : nullptr,
+                        .amax_step = refs.amax_step ? refs.amax_step + t : nullptr,
+                        .not_finite = refs.not_finite,
+                        .nonfinite_code = m.nonfinite_code,
+                        .statistics = refs.statistics ? refs.statistics + t : nullptr};
   quantize_tile<PlainSource, width>(a, PlainSource{::assume_global(m.x)}, m.rowwise.rows, m.rowwise.columns,
-                                    place_in(m, tile));
+                                    tile_in(m, tile));
 }
 
 // `width`: bytes per load from q.
@@ -182,15 +184,15 @@ __global__ void __launch_bounds__(kTileThreads)
     arrange_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile, WeightScaleRefs refs) {
   auto& tile = shared_memory<ByteTile>();
   const WeightMatrix& m = entry_of(table, count, blockIdx.x + first_tile);
-  const TilePlace at = place_in(m, blockIdx.x + first_tile);
+  const TileCoord at = tile_in(m, blockIdx.x + first_tile);
   const QuantizedTensor rowwise = m.rowwise, columnwise = m.columnwise;
   const uint8_t* __restrict__ q = m.q;
   load_bytes<width>(tile, q, rowwise.rows, rowwise.columns, rowwise.columns, at,
                     rowwise.data == q ? nullptr : &rowwise);
   __syncthreads();
   write_transposed(tile, columnwise, at);
-  if (at.down == 0 && at.across == 0 && threadIdx.x == 0)
-    rowwise.scale_inv[0] = columnwise.scale_inv[0] = 1.0f / scale_from(m.amax, m.tensor, refs);
+  if (at.tile_row == 0 && at.tile_column == 0 && threadIdx.x == 0)
+    rowwise.scale_inv[0] = columnwise.scale_inv[0] = 1.0f / scale_from(m.amax, m.tensor_id, refs);
 }
 
 // ---- rows
@@ -218,6 +220,7 @@ struct ByteRange {
   size_t bytes() const { return end > begin ? end - begin : 0; }
   Access read() const { return reads(reinterpret_cast<const std::byte*>(begin), bytes()); }
   Access written() const { return writes(reinterpret_cast<const std::byte*>(begin), bytes()); }
+  Access updated() const { return updates(reinterpret_cast<const std::byte*>(begin), bytes()); }
 };
 
 template <class Entry, class Add>
@@ -227,13 +230,13 @@ ByteRange range_of(const DeviceTable<Entry>& part, const Add& add) {
   return range;
 }
 
-// Returns the span of the entries' words. `words` points to the word of tensor 0.
+// Returns the range of the entries' elements in an array that has one for each tensor.
 template <class Entry, class T>
-ByteRange words_of(const DeviceTable<Entry>& part, T* words) {
-  return range_of(part, [&](ByteRange& range, const Entry& e) { range.add(words ? words + e.tensor : nullptr, 1); });
+ByteRange elements_of(const DeviceTable<Entry>& part, T* array) {
+  return range_of(part, [&](ByteRange& range, const Entry& e) { range.add(array ? array + e.tensor_id : nullptr, 1); });
 }
 
-size_t blocks_of(const WeightSlice& slice) { return blocks_for(slice.count, kChunk); }
+size_t blocks_of(const WeightSlice& slice) { return blocks_for(slice.count, kElementsPerBlock); }
 unsigned blocks_of(const WeightSlices& part) {
   const WeightSlice& last = part.on_host[part.count - 1];
   return last.first_block + unsigned(blocks_of(last)) - part.on_host[0].first_block;
@@ -257,7 +260,7 @@ template <class Entry>
 void require_scales(const char* who, const DeviceTable<Entry>& part, const WeightScaleRefs& refs) {
   for (int i = 0; i < part.count; ++i)
     REQUIRE(!refs.needs_amax() || part.on_host[i].amax, "%s: tensor %d has neither a scale nor a largest number", who,
-            part.on_host[i].tensor);
+            part.on_host[i].tensor_id);
 }
 
 bool is_aligned(const void* data, size_t bytes) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; }
@@ -298,7 +301,7 @@ ByteRange maxima_of(const WeightMatrices& part) {
 
 }  // namespace
 
-void place(std::vector<WeightSlice>& table) {
+void assign_blocks(std::vector<WeightSlice>& table) {
   size_t blocks = 0;
   for (WeightSlice& s : table) {
     REQUIRE(s.count > 0 && is_aligned(s.x, 16) && is_aligned(s.q, 8),
@@ -310,7 +313,7 @@ void place(std::vector<WeightSlice>& table) {
   REQUIRE(blocks <= INT32_MAX, "slices of weights in %zu blocks: a launch takes 2^31-1", blocks);
 }
 
-void place(std::vector<WeightMatrix>& table) {
+void assign_tiles(std::vector<WeightMatrix>& table) {
   size_t tiles = 0;
   for (WeightMatrix& m : table) {
     const QuantizedTensor &r = m.rowwise, &c = m.columnwise;
@@ -329,12 +332,12 @@ void place(std::vector<WeightMatrix>& table) {
   REQUIRE(tiles <= INT32_MAX, "matrices of %zu tiles: a launch takes 2^31-1", tiles);
 }
 
-void weight_amax(Stream& stream, const WeightSlices& part) {
+void find_weight_amax(Stream& stream, const WeightSlices& part) {
   require_entries("weight_amax", part);
   const ByteRange x = range_of(part, [](ByteRange& range, const WeightSlice& s) { range.add(s.x, s.count); });
   const ByteRange amax = range_of(part, [](ByteRange& range, const WeightSlice& s) { range.add(s.amax, 1); });
   launch<largest_magnitudes_kernel>(
-      {stream, "weight_amax", {amax.written(), x.read(), reads(part.on_device, size_t(part.count))}}, blocks_of(part),
+      {stream, "weight_amax", {amax.updated(), x.read(), reads(part.on_device, size_t(part.count))}}, blocks_of(part),
       kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block);
 }
 
@@ -348,17 +351,15 @@ void quantize(Stream& stream, const WeightSlices& part, const WeightScaleRefs& r
   launch<quantize_stretches_kernel>(
       {stream,
        "quantize_stretches",
-       {q.written(), x.read(), amax.read(), words_of(part, refs.scale).read(), words_of(part, refs.amax_step).written(),
-        words_of(part, refs.statistics).written(), updates(refs.not_finite, 1),
-        reads(part.on_device, size_t(part.count))}},
+       {q.written(), x.read(), amax.read(), elements_of(part, refs.scale).read(),
+        elements_of(part, refs.amax_step).updated(), elements_of(part, refs.statistics).updated(),
+        updates(refs.not_finite, 1), reads(part.on_device, size_t(part.count))}},
       blocks_of(part), kThreads, sizeof(WarpMaxima), part.on_device, part.count, part.on_host[0].first_block, refs);
 }
 
 bool needs_amax(const WeightMatrices& part, const WeightScaleRefs& refs) {
-  return std::any_of(part.on_host, part.on_host + part.count, [&](const WeightMatrix& m) {
-    return m.rowwise.has_row_scales() || m.columnwise.has_row_scales() ||
-           (refs.needs_amax() && (m.rowwise.per_tensor_scale() || m.columnwise.per_tensor_scale()));
-  });
+  return std::any_of(part.on_host, part.on_host + part.count,
+                     [&](const WeightMatrix& m) { return needs_amax(m.rowwise, m.columnwise, !refs.needs_amax()); });
 }
 
 void quantize_amax(Stream& stream, const WeightMatrices& part) {
@@ -367,7 +368,7 @@ void quantize_amax(Stream& stream, const WeightMatrices& part) {
     launch<matrices_amax_kernel<decltype(width)::value>>(
         {stream,
          "quantize_amax",
-         {maxima_of(part).written(), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
+         {maxima_of(part).updated(), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile);
   });
 }
@@ -378,8 +379,8 @@ void quantize(Stream& stream, const WeightMatrices& part, const WeightScaleRefs&
     launch<quantize_matrices_kernel<decltype(width)::value>>(
         {stream,
          "quantize",
-         {operands_of(part).written(), maxima_of(part).read(), words_of(part, refs.scale).read(),
-          words_of(part, refs.amax_step).written(), words_of(part, refs.statistics).written(),
+         {operands_of(part).written(), maxima_of(part).read(), elements_of(part, refs.scale).read(),
+          elements_of(part, refs.amax_step).updated(), elements_of(part, refs.statistics).updated(),
           updates(refs.not_finite, 1), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile, refs);
   });
@@ -403,7 +404,7 @@ void transpose_gathered_weights(Stream& stream, const WeightMatrices& part, cons
         {stream,
          "transpose_gathered_weights",
          {q.read(), operands_of(part).written(), (refs.needs_amax() ? maxima_of(part) : ByteRange{}).read(),
-          words_of(part, refs.scale).read(), reads(part.on_device, size_t(part.count))}},
+          elements_of(part, refs.scale).read(), reads(part.on_device, size_t(part.count))}},
         tiles_of(part), kTileThreads, sizeof(ByteTile), part.on_device, part.count, part.on_host[0].first_tile, refs);
   });
 }

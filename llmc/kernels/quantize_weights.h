@@ -17,11 +17,11 @@ template <class Entry>
 struct DeviceTable {
   const Entry *on_host, *on_device;
   int count;
-  DeviceTable part(int first, int number) const { return {on_host + first, on_device + first, number}; }
+  DeviceTable part(int first, int part_count) const { return {on_host + first, on_device + first, part_count}; }
 };
 
-// The arguments that all tensors have in common, as in Quantization. `scale`, `amax_step` and `statistics` point to the
-// words of tensor 0; `not_finite` is one word for all.
+// The arguments that all tensors have in common, as in Quantization. `scale`, `amax_step` and `statistics` are arrays
+// with one entry for each tensor; `not_finite` is one value for all.
 struct WeightScaleRefs {
   const float* scale = nullptr;  // if known beforehand: amax is not read then
   float* amax_step = nullptr;
@@ -37,18 +37,18 @@ struct WeightSlice {
   const bf16* x;
   uint8_t* q;
   size_t count;
-  float* amax;      // of the tensor
-  int tensor;       // its index in the arrays of WeightScaleRefs
-  uint32_t number;  // reported in not_finite, as in Quantization
+  float* amax;              // of the tensor
+  int tensor_id;            // its index in the arrays of WeightScaleRefs
+  uint32_t nonfinite_code;  // reported in not_finite, as in Quantization
   unsigned first_block = 0;
 };
 using WeightSlices = DeviceTable<WeightSlice>;
 // Assigns to each entry its blocks in a launch over the whole table. Call it before the table is copied to the device.
 // Throws if a slice is empty or not aligned.
-void place(std::vector<WeightSlice>& table);
+void assign_blocks(std::vector<WeightSlice>& table);
 
 // Raises each slice's amax to the largest |x| of the slice; NaN counts as the largest, by its bits.
-void weight_amax(Stream& stream, const WeightSlices& slices);
+void find_weight_amax(Stream& stream, const WeightSlices& slices);
 void quantize(Stream& stream, const WeightSlices& slices, const WeightScaleRefs& refs);
 
 // A matrix x (rows, columns), which is quantized in both orientations; or its FP8 bytes q (rows, columns), contiguous.
@@ -58,13 +58,14 @@ struct WeightMatrix {
   const bf16* x;
   const uint8_t* q;
   float *amax, *row_amax, *column_amax;  // as in Quantization; null if the scales do not need them
-  int tensor;
-  uint32_t number;
+  int tensor_id;
+  uint32_t nonfinite_code;
   unsigned first_tile = 0, across = 0;  // tiles before its own in the launch; tiles per row of tiles
 };
 using WeightMatrices = DeviceTable<WeightMatrix>;
-// Likewise for tiles. Throws unless rowwise and columnwise are a matrix and its transpose, 16-byte aligned.
-void place(std::vector<WeightMatrix>& table);
+// Assigns to each entry its tiles likewise. Throws unless rowwise and columnwise are a matrix and its transpose,
+// 16-byte aligned.
+void assign_tiles(std::vector<WeightMatrix>& table);
 
 // Returns true if quantize_amax must run before quantize.
 bool needs_amax(const WeightMatrices& matrices, const WeightScaleRefs& refs);

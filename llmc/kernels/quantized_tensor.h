@@ -1,5 +1,5 @@
-// A matrix in FP8 with the scale_inv that undo its scaling. It is an operand of a product out = a bᵀ, whose K runs
-// along the columns of both operands.
+// A matrix in FP8 with the reciprocals of its scales (scale_inv). It is an operand of a product out = a bᵀ, whose K
+// runs along the columns of both operands.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include "llmc/device/number.h"
 
-// The elements that share a factor; K runs along the columns.
+// The elements that share a scale; K runs along the columns.
 enum class Scaling : uint8_t { tensor, row, block_1x128, block_128x128 };
 
 constexpr const char* scaling_name(Scaling scaling) {
@@ -21,7 +21,7 @@ struct QuantizedTensor {
   int rows = 0, columns = 0;
   Fp8Format format = Fp8Format::e4m3;
   Scaling scaling = Scaling::tensor;
-  // All rows share one scale, and its factor is stored once per row. Such an operand can be multiplied with one that
+  // All rows share one scale, and its scale_inv is stored once per row. Such an operand can be multiplied with one that
   // has a scale per row. Only with Scaling::row.
   bool one_scale = false;
 
@@ -56,7 +56,7 @@ struct QuantizedTensor {
     }
     return 0;
   }
-  // Returns the index of the factor of element (row, column).
+  // Returns the index of the scale_inv of element (row, column).
   HOST_DEVICE size_t scale_inv_at(int row, int column) const {
     switch (scaling) {
       case Scaling::tensor:

@@ -35,10 +35,10 @@ Fp8Scales::Fp8Scales(MemoryPlan& plan, const Fp8Settings& settings, const LayerP
     nothing_ = plan.add_array<QuantizeStatistics>(Segment::device, category, "statistics of nothing", tensors);
     counted_ = plan.add_array<QuantizeStatistics>(Segment::pinned, category, "statistics", kCountedSteps * tensors);
   }
-  share_amax_ = [this](int number) {
+  share_amax_ = [this](int tensor_id) {
     computed_.record(compute_);
     reduce_stream_.wait(computed_);
-    all_ranks_.all_reduce_max(reduce_stream_, amax_->elements(number, 1));
+    all_ranks_.all_reduce_max(reduce_stream_, amax_->elements(tensor_id, 1));
     compared_.record(reduce_stream_);
     compute_.wait(compared_);
   };
@@ -118,8 +118,13 @@ void Fp8Scales::restore(History history) {
   compute_.synchronize();
 }
 
-Fp8ScaleRefs Fp8Scales::weight_refs() const {
-  return {nullptr, scales(), may_lack_scale_, amax_step_->as<float>(), counts_weights_ ? statistics_.get() : nullptr};
+WeightScaleRefs Fp8Scales::weight_refs(uint32_t* not_finite) const {
+  return {.scale = scales(),
+          .amax_step = amax_step_->as<float>(),
+          .statistics = counts_weights_ ? statistics_.get() : nullptr,
+          .not_finite = not_finite,
+          .power_of_two = settings_.power_of_two,
+          .may_lack_scale = may_lack_scale_};
 }
 
 void Fp8Scales::begin_step(int64_t step) {

@@ -18,11 +18,12 @@
 
 #include "llmc/comm/communicator.h"
 #include "llmc/config/fp8.h"
-#include "llmc/kernels/quantize.h"
+#include "llmc/kernels/quantize_weights.h"
 #include "llmc/kernels/step_state.h"
 #include "llmc/memory/plan.h"
 
-// Arrays with one entry for each tensor that is quantized, indexed by LayerProjection::id().
+// Inputs and output gradients (WeightScaleRefs: weights): arrays with one entry for each tensor that is quantized,
+// indexed by LayerProjection::id().
 struct Fp8ScaleRefs {
   float* amax = nullptr;                     // of the running pass; cleared when it begins
   const float* scale = nullptr;              // delayed: the scales of the step; null: they follow from amax
@@ -72,9 +73,9 @@ class Fp8Scales {
 
   const Fp8Settings& settings() const { return settings_; }
   const Fp8ScaleRefs& refs() const { return refs_; }
-  // For weights, which change the history and the counts in whatever pass they are quantized. Their amaxes are kept
-  // elsewhere.
-  Fp8ScaleRefs weight_refs() const;
+  // For weights, which change the history and the counts in whatever pass they are quantized. `not_finite`: where the
+  // kernels report, not_finite() or weights_not_finite().
+  WeightScaleRefs weight_refs(uint32_t* not_finite) const;
   uint32_t* not_finite() const { return &step_state_->fp8_not_finite; }
   // The same for weights that are quantized on another stream than compute; finish_step() copies it to the state.
   uint32_t* weights_not_finite() const { return weights_not_finite_; }

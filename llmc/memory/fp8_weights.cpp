@@ -40,13 +40,13 @@ void Fp8Weights::add_matrix(const LayerProjection& p) {
   WeightMatrix m{};
   m.rowwise = settings_.operand(Role::weight, false, p.OC, p.IC);
   m.columnwise = settings_.operand(Role::weight, true, p.OC, p.IC);
-  m.tensor = p.id(Role::weight);
-  m.number = nonfinite_code(p, Role::weight);
+  m.tensor_id = p.id(Role::weight);
+  m.nonfinite_code = nonfinite_code(p, Role::weight);
   matrices_.entries.push_back(m);
   const Shard all{layout_.offset(layout_.block_unit(p.layer), p.name()), size_t(p.OC) * size_t(p.IC)},
       &part = placed(p.layer).own;
   const size_t first = std::max(all.first, part.first), end = std::min(all.end(), part.end());
-  places_.push_back({&p, all.first, {first, end > first ? end - first : 0}});
+  locations_.push_back({&p, all.first, {first, end > first ? end - first : 0}});
 
   for (const bool columnwise : {false, true}) {
     const QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
@@ -76,8 +76,8 @@ void Fp8Weights::plan_operands(MemoryPlan& plan) {
   size_t amaxes = 0;
   for (int which = 0; which < kProjectionCount; ++which) {
     size_t most = 0;
-    for (size_t i = 0; i < places_.size(); ++i)
-      if (int(places_[i].projection->which) == which) most = std::max(most, amax_count(matrices_.entries[i]));
+    for (size_t i = 0; i < locations_.size(); ++i)
+      if (int(locations_[i].projection->which) == which) most = std::max(most, amax_count(matrices_.entries[i]));
     block_amax_at_[which] = amaxes, amaxes += most;
   }
   if (amaxes)
@@ -96,7 +96,7 @@ void Fp8Weights::plan_gathers(MemoryPlan& plan, bool in_turn) {
         unquantized = std::max(unquantized, size_t(index) + 1), widest = std::max(widest, t.size());
   }
   if (largest == 0) return;
-  for (const Place& place : places_) slices += placed(place.projection->layer).in_bytes && place.own.count;
+  for (const MatrixLocation& at : locations_) slices += placed(at.projection->layer).in_bytes && at.own.count;
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   const TensorShape shape{layers_, unquantized, widest};
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots_, largest});
@@ -110,17 +110,18 @@ void Fp8Weights::plan_gathers(MemoryPlan& plan, bool in_turn) {
 }
 
 void Fp8Weights::prepare(const std::function<Tensor(int)>& weights) {
-  if (weight_amax_) clear(compute_, weight_amax_);  // the ranks all-reduce the amaxes of products in bf16, too
+  if (weight_amax_)
+    clear(compute_, weight_amax_);  // an all-reduce also reads those of products in bf16, which nobody writes
   unquantized_slices_.entries.resize(unquantized_slices_.on_device.count());
   for (int layer = 0; layer < layers_; ++layer) {
     slices_.begin_block();
     for (size_t i = size_t(matrices_.first[size_t(layer)]); i < size_t(matrices_.first[size_t(layer) + 1]); ++i)
-      fill(matrices_.entries[i], places_[i], weights(layer));
+      fill(matrices_.entries[i], locations_[i], weights(layer));
     if (placed(layer).in_bytes) fill_unquantized(layer, weights(layer));
   }
   slices_.begin_block();
-  place(matrices_.entries);
-  place(slices_.entries);
+  assign_tiles(matrices_.entries);
+  assign_blocks(slices_.entries);
   unquantized_slices_.send(gather_stream_);
   slices_.send(gather_stream_);
   // Norms and padding are not quantized, but their bytes are gathered, too.
@@ -130,7 +131,7 @@ void Fp8Weights::prepare(const std::function<Tensor(int)>& weights) {
 }
 
 // Enters the memory of a matrix into the table, and its slice in this rank's part of the block.
-void Fp8Weights::fill(WeightMatrix& m, const Place& at, const Tensor& weights) {
+void Fp8Weights::fill(WeightMatrix& m, const MatrixLocation& at, const Tensor& weights) {
   const LayerProjection& p = *at.projection;
   const bool in_bytes = placed(p.layer).in_bytes;
   uint8_t* const gathered = in_bytes ? this->gathered(p.layer).as<uint8_t>() + at.first : nullptr;
@@ -148,14 +149,14 @@ void Fp8Weights::fill(WeightMatrix& m, const Place& at, const Tensor& weights) {
   if (m.columnwise.has_row_scales()) m.column_amax = amax;
   if (!in_bytes || !at.own.count) return;
   const size_t begin = at.own.first - placed(p.layer).own.first;
-  slices_.entries.push_back(
-      {weights.as<bf16>() + begin, own_bytes(p.layer).as<uint8_t>() + begin, at.own.count, m.amax, m.tensor, m.number});
+  slices_.entries.push_back({weights.as<bf16>() + begin, own_bytes(p.layer).as<uint8_t>() + begin, at.own.count, m.amax,
+                             m.tensor_id, m.nonfinite_code});
 }
 
 // Enters this rank's elements of the weights that are not quantized.
 void Fp8Weights::fill_unquantized(int layer, const Tensor& own) {
   const Shard& part = placed(layer).own;
-  RowRange* const rows = unquantized_slices_.entries.data() + size_t(layer) * size_t(unquantized_->shape[2]);
+  RowRange* const rows = unquantized_slices_.entries.data() + size_t(layer) * size_t(unquantized_->at(0).rows());
   for (const Slice& slice : layout_.slices(layout_.block_unit(layer), part.first, part.count))
     if (const int index = slice.tensor->unquantized_index; index >= 0)
       rows[index] = {own.as<bf16>() + slice.at, slice.first, slice.count};
@@ -174,7 +175,7 @@ Tensor Fp8Weights::own_bytes(int layer) const {
 QuantizedWeight Fp8Weights::get(const LayerProjection& p) const {
   const WeightMatrices block = matrices_.blocks(p.layer, 1);
   for (const WeightMatrix* m = block.on_host; m < block.on_host + block.count; ++m)
-    if (m->tensor == p.id(Role::weight)) return {m->rowwise, m->columnwise};
+    if (m->tensor_id == p.id(Role::weight)) return {m->rowwise, m->columnwise};
   return {};
 }
 
@@ -186,25 +187,23 @@ Tensor Fp8Weights::amax_of(int first, int count) const {
   return weight_amax_->elements(products.empty() ? 0 : products[0].index, int64_t(products.size()));
 }
 
-WeightScaleRefs Fp8Weights::scale_refs(uint32_t* not_finite) const {
-  const Fp8ScaleRefs refs = scales_.weight_refs();
-  return {refs.scale, refs.amax_step, refs.statistics, not_finite, settings_.power_of_two, refs.may_lack_scale};
-}
-
-bool Fp8Weights::needs_update_on_gather(bool amax_ready) const {
-  return blocks().weights_go_stale() && ((amax_ready && any_whole_) || bytes_);
+bool Fp8Weights::gather_stream_reads_update(bool amax_ready) const {
+  return blocks().updates_part() && ((amax_ready && any_whole_) || bytes_);
 }
 
 void Fp8Weights::updated(bool amax_ready) {
   amax_ready_ = amax_ready;
   changed();
   const UnitPlacement& p = blocks();
-  if (amax_ready && !p.weights_go_stale()) all_reduce_max(weight_amax_);
-  else if (amax_ready && any_whole_) p.group->all_reduce_max(gather_stream_, weight_amax_);
+  // A rank that updates the whole unit has the amaxes of all that it holds, so only the tensor-parallel ranks compare
+  // theirs. Otherwise a rank has the amaxes of its own part, and the ranks that shard compare, too.
+  if (amax_ready && !p.updates_part()) all_reduce_max_over_tensor_ranks(weight_amax_);
+  else if (amax_ready && any_whole_) p.group->all_reduce_max_over_parts(gather_stream_, weight_amax_);
   if (bytes_ && settings_.precompute_scales) quantize_own(0, layers_);
 }
 
 void Fp8Weights::changed() {
+  // With precompute_scales, updated() or the graph that repeats it quantizes all blocks at once, so no gather has to.
   quantized_.assign(quantized_.size(), settings_.precompute_scales);
   unquantized_gathered_ = false;
 }
@@ -212,20 +211,20 @@ void Fp8Weights::changed() {
 void Fp8Weights::make_operands(int layer) {
   const WeightMatrices block = matrices_.blocks(layer, 1);
   if (block.count == 0) return;
-  const WeightScaleRefs refs = scale_refs(scales_.not_finite());
+  const WeightScaleRefs refs = scales_.weight_refs(scales_.not_finite());
   if (placed(layer).in_bytes) return transpose_gathered_weights(compute_, block, refs);
   if (!amax_ready_ && needs_amax(block, refs)) {
     const Tensor amax = weight_amax_ ? amax_of(layer, 1) : *block_amax_;
     clear(compute_, amax);
     quantize_amax(compute_, block);
-    if (weight_amax_) all_reduce_max(amax);
+    if (weight_amax_) all_reduce_max_over_tensor_ranks(amax);
   }
   quantize(compute_, block, refs);
 }
 
 // amax = the maximum over the ranks of a tensor-parallel group, each of which has a part of each matrix. Compute waits
 // for it.
-void Fp8Weights::all_reduce_max(const Tensor& amax) {
+void Fp8Weights::all_reduce_max_over_tensor_ranks(const Tensor& amax) {
   Communicator* const ranks = blocks().group->tp_gather;
   if (!ranks) return;
   computed_.record(compute_);
@@ -240,15 +239,15 @@ void Fp8Weights::all_reduce_max(const Tensor& amax) {
 // Quantizes this rank's parts of blocks first .. first+count-1. Unless the scales are known beforehand, the ranks agree
 // on the amaxes of the matrices.
 void Fp8Weights::quantize_own(int first, int count) {
-  const WeightScaleRefs refs = scale_refs(scales_.weights_not_finite());
+  const WeightScaleRefs refs = scales_.weight_refs(scales_.weights_not_finite());
   const WeightSlices slices = slices_.blocks(first, count);
   if (refs.needs_amax()) {
     const Tensor amax = amax_of(first, count);
     if (!amax_ready_) {
       clear(gather_stream_, amax);
-      if (slices.count) weight_amax(gather_stream_, slices);
+      if (slices.count) find_weight_amax(gather_stream_, slices);
     }
-    blocks().group->all_reduce_max(gather_stream_, amax);
+    blocks().group->all_reduce_max_over_parts(gather_stream_, amax);
   }
   if (slices.count) quantize(gather_stream_, slices, refs);
   std::fill_n(quantized_.begin() + first, count, true);

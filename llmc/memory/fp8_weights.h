@@ -4,9 +4,10 @@
 // A block that is whole in bf16 is quantized on the compute stream. A block whose projections are all in FP8 may be
 // gathered as bytes instead (torchtitan's FSDP with tensorwise scales), half of what bf16 takes. Each rank quantizes
 // its part of such a block with the scales of the whole matrices. The ranks agree on these by one all-reduce of the
-// amaxes: for a block when it is gathered, or for all blocks of a step right after the update, in one launch. The other
-// weights of these blocks, such as norms, are gathered separately, those of all blocks at once. All this runs on the
-// gather stream. Compute then makes the operands from the gathered bytes.
+// amaxes: for a block when it is gathered or, with --fp8-precompute-scales, for all blocks right after the update, in
+// one launch. The other weights of these blocks, such as norms, are gathered separately, those of all blocks at once.
+// All this runs on the gather stream. Compute then makes the operands from the gathered bytes: W is the bytes
+// themselves, unless it is padded, and Wᵀ is transposed from them.
 //
 // Memory traffic of such a block after an update, for each parameter of this rank's part: quantization reads 2 bytes
 // and writes 1. Finding the amax reads 2 more; AdamW saves this pass by writing the amax itself, and a delayed scale
@@ -38,20 +39,21 @@ class Fp8Weights {
   // block is gathered as bytes, else all of it.
   void prepare(const std::function<Tensor(int layer)>& weights);
 
-  // Returns the memory (products of all blocks) in which an update leaves the amaxes of what this rank updates. The
-  // caller clears it first. Absent if the amaxes are not needed.
-  Tensor amax_of_update() const { return settings_.amax_from_update() ? *weight_amax_ : Tensor(); }
-  // Call this after the weights were updated on the compute stream. `amax_ready`: their amaxes are in amax_of_update().
-  // If needs_update_on_gather(), the gather stream must wait for the update first.
+  // Returns the memory (products of all blocks) for the amaxes of the weights that this rank updates:
+  // global_norm_finish() clears it and adamw() raises it. Absent if the amaxes are not needed.
+  Tensor weight_amax() const { return settings_.amax_from_update() ? *weight_amax_ : Tensor(); }
+  // Call this after the weights were updated on the compute stream. `amax_ready`: their amaxes are in weight_amax().
+  // If gather_stream_reads_update(), the gather stream must wait for the update first.
   void updated(bool amax_ready);
-  bool needs_update_on_gather(bool amax_ready) const;
+  bool gather_stream_reads_update(bool amax_ready) const;
   // Call this after a CUDA graph has updated the weights and repeated what updated() enqueued last. It enqueues
   // nothing.
   void changed();
 
   // Gathers a block as bytes.
   void gather(int layer);
-  // Returns the weights that are not quantized of a block that was gathered as bytes, (n, widest) as in UnitTensors.
+  // Returns the weights that are not quantized of a block that was gathered as bytes: (n, widest), a row
+  // for each, as UnitTensors takes them.
   Tensor unquantized(int layer) const { return unquantized_->at(layer); }
   // Makes the operands of a block in its slot, from its weights or from the gathered bytes. Compute must have waited
   // for these.
@@ -80,12 +82,13 @@ class Fp8Weights {
     }
   };
   // Where a matrix begins in its block, and which elements of the block this rank's part has of it.
-  struct Place {
+  struct MatrixLocation {
     const LayerProjection* projection;
     size_t first;
     Shard own;
   };
-  // An operand of the blocks that use a slot: memory for the largest one. No bytes: those that were gathered are it.
+  // An operand of the blocks that use a slot: memory for the largest one. If
+  // most_bytes is 0, the operand is the gathered bytes themselves.
   struct SlotOperand : PlannedOperand {
     size_t most_bytes = 0, most_scale_inv = 0;
   };
@@ -95,16 +98,15 @@ class Fp8Weights {
   Tensor gathered(int layer) const;
   Tensor own_bytes(int layer) const;
   Tensor amax_of(int first, int count) const;
-  WeightScaleRefs scale_refs(uint32_t* not_finite) const;
   size_t amax_count(const WeightMatrix& m) const;
 
   void add_matrix(const LayerProjection& p);
   void plan_operands(MemoryPlan& plan);
   void plan_gathers(MemoryPlan& plan, bool in_turn);
-  void fill(WeightMatrix& m, const Place& place, const Tensor& weights);
+  void fill(WeightMatrix& m, const MatrixLocation& at, const Tensor& weights);
   void fill_unquantized(int layer, const Tensor& own);
 
-  void all_reduce_max(const Tensor& amax);
+  void all_reduce_max_over_tensor_ranks(const Tensor& amax);
   void quantize_own(int first, int count);
   void gather_unquantized();
 
@@ -115,13 +117,13 @@ class Fp8Weights {
   const int layers_, slots_;
   Stream &compute_, &gather_stream_;
 
-  Table<WeightMatrix> matrices_;  // all that are quantized
-  std::vector<Place> places_;     // one for each of them
+  Table<WeightMatrix> matrices_;           // all that are quantized
+  std::vector<MatrixLocation> locations_;  // one for each of them
   // By slot, projection, and whether the operand is columnwise.
   std::map<std::tuple<int, Projection, bool>, SlotOperand> operands_;
   PlannedTensor weight_amax_;  // (products of all blocks), if a tensor has one scale
-  // The amaxes of the block that is being quantized from which scales follow, and where those of a projection begin: of
-  // the matrix, unless weight_amax_ has it, of its rows, and of its columns.
+  // Amaxes of one block, used by all blocks in turn. For each projection, from block_amax_at_ on: one of the matrix
+  // (unless weight_amax_ has it), one for each row, and one for each column, as far as the scales need them.
   PlannedTensor block_amax_;
   size_t block_amax_at_[kProjectionCount] = {};
   Event computed_, agreed_;

@@ -33,13 +33,13 @@ GradientStore::GradientStore(MemoryPlan& plan, const ParameterLayout& layout, co
   if (rounded)
     rounded_ = plan.add(Segment::symmetric, "gradient slots", "gradients of a unit, rounded", DType::bf16, {rounded});
   if (sums) sums_ = plan.add(Segment::symmetric, "gradient slots", "sums of a part of a unit", DType::fp32, {sums});
-  for (const size_t size : slot_sizes(layout, kBlockSlots, [&](int unit) { return needs_slot(unit); }))
+  for (const size_t size : slot_sizes(layout, kBlockSlots, [&](int unit) { return computes_in_slot(unit); }))
     slots_.add(device, plan.add(Segment::symmetric, "gradient slots", "gradients of a unit", DType::fp32, {size}));
 }
 
 Tensor GradientStore::whole(int unit) const {
   const Shard& all = placed(unit).whole;
-  return needs_slot(unit) ? slots_.memory(slot_of(unit), all.count) : shards_.view(gradients_, unit, all);
+  return computes_in_slot(unit) ? slots_.memory(slot_of(unit), all.count) : shards_.view(gradients_, unit, all);
 }
 
 Tensor GradientStore::part(int unit) const {
@@ -56,7 +56,7 @@ void GradientStore::begin_micro_step(bool first, bool last) {
 }
 
 // Copies the sums of earlier micro-batches into the unit's slot.
-void GradientStore::fetch(int unit) {
+void GradientStore::fetch_whole(int unit) {
   slots_.begin_write(slot_of(unit), host_->in);
   copy(host_->in, whole(unit), kept(unit));
   slots_.end_write(slot_of(unit), host_->in);
@@ -64,17 +64,17 @@ void GradientStore::fetch(int unit) {
 }
 
 Tensor GradientStore::begin(int unit) {
-  if (needs_slot(unit)) slots_.begin_write(slot_of(unit), compute_);
+  if (computes_in_slot(unit)) slots_.begin_write(slot_of(unit), compute_);
   if (!accumulates(unit)) {
     clear_added(unit);
   } else if (host_) {
-    if (fetched_ < 0) fetch(unit);
+    if (fetched_ < 0) fetch_whole(unit);
     REQUIRE(fetched_ == unit, "the gradients of unit %d come from the host, and backward is at unit %d", fetched_,
             unit);
     slots_.begin_read(slot_of(unit), compute_);
     // The next unit's sums are copied meanwhile, once the former ones have left its slot.
     const auto next = std::find(order_.begin(), order_.end(), unit) + 1;
-    if (next != order_.end()) fetch(*next);
+    if (next != order_.end()) fetch_whole(*next);
   }
   return whole(unit);
 }
@@ -125,7 +125,7 @@ void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
   for (Communicator* copies : {group(unit).tp_reduce, group(unit).kv_replicas})
     copies->group([&] {
       for (const Slice& slice : slices)
-        if (group(unit).replicas(*slice.tensor) == copies)
+        if (group(unit).ranks_with_copies(*slice.tensor) == copies)
           copies->all_reduce_sum(reduce_stream_, sums.elements(slice.at, slice.count));
     });
 }
@@ -136,7 +136,7 @@ void GradientStore::reduce(int unit) {
 }
 
 // Copies to the host after all that `after` has enqueued; then the unit's slot is free.
-void GradientStore::send(int unit, Stream& after, const Tensor& to, const Tensor& from) {
+void GradientStore::offload(int unit, Stream& after, const Tensor& to, const Tensor& from) {
   summed_on_device_.record(after);
   host_->out.wait(summed_on_device_);
   copy(host_->out, to, from);
@@ -152,7 +152,7 @@ void GradientStore::reduce_whole(int unit) {
   if (over_ranks) {
     computed_[size_t(unit)].record(compute_);
     reduce_stream_.wait(computed_[size_t(unit)]);
-    if (placed(unit).weights_go_stale()) {
+    if (placed(unit).updates_part()) {
       sum_part(unit, own, false);
       group(unit).replicate.all_reduce_sum(reduce_stream_, own);
       sum_copies(unit, own, first);
@@ -164,14 +164,16 @@ void GradientStore::reduce_whole(int unit) {
   }
   if (last_ && on_reduced_) on_reduced_(stream, unit, own);
   if (!host_) return;
-  if (last_ && placed(unit).weights_go_stale()) send(unit, stream, kept(unit).elements(first, own.size()), own);
-  else send(unit, stream, kept(unit), all);
+  if (last_ && placed(unit).updates_part()) offload(unit, stream, kept(unit).elements(first, own.size()), own);
+  else offload(unit, stream, kept(unit), all);
 }
 
 // Stages 2 and 3: each micro-batch's gradients are reduced over the ranks and added to this rank's part.
 void GradientStore::reduce_part(int unit) {
-  const Tensor sums = !host_ ? kept(unit) : first_ ? part(unit) : sums_->elements(0, placed(unit).own.count);
-  if (host_ && !first_) fetch_sums(unit);
+  Tensor sums = kept(unit);
+  if (host_ && first_) sums = part(unit);
+  else if (host_) sums = sums_->elements(0, placed(unit).own.count);
+  if (host_ && !first_) fetch_part(unit);
   computed_[size_t(unit)].record(compute_);
   reduce_stream_.wait(computed_[size_t(unit)]);
   if (host_ && !first_) reduce_stream_.wait(sums_loaded_);
@@ -181,12 +183,12 @@ void GradientStore::reduce_part(int unit) {
   if (last_) sum_copies(unit, sums, placed(unit).own.first);
   if (last_ && on_reduced_) on_reduced_(reduce_stream_, unit, sums);
   if (!host_) return;
-  send(unit, reduce_stream_, kept(unit), sums);
+  offload(unit, reduce_stream_, kept(unit), sums);
   sums_free_.record(host_->out);
 }
 
 // Copies the sums of earlier micro-batches of this rank's part to the device.
-void GradientStore::fetch_sums(int unit) {
+void GradientStore::fetch_part(int unit) {
   host_->in.wait(sums_free_);
   copy(host_->in, sums_->elements(0, placed(unit).own.count), kept(unit));
   sums_loaded_.record(host_->in);

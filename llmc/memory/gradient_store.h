@@ -26,12 +26,12 @@ class GradientStore {
   // `reduce_type`: of the gradients in the reduce-scatter, fp32 or bf16. `host`: null if gradients stay on the device.
   GradientStore(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, DType reduce_type,
                 Stream& compute, Stream& reduce_stream, HostStreams* host);
-  // Called once per unit and step, when this rank's shard of the reduced gradients is final. Work that the callback
-  // enqueues on `stream` sees these sums.
-  using Reduced = std::function<void(Stream& stream, int unit, const Tensor& part)>;
+  // Called once per unit and step, when the sums of `own`, this rank's part of the unit's gradients, are final. Work
+  // that the callback enqueues on `stream` sees these sums.
+  using Reduced = std::function<void(Stream& stream, int unit, const Tensor& own)>;
   void on_reduced(Reduced reduced) { on_reduced_ = std::move(reduced); }
 
-  // The next backward pass is the first of its step, or the last, or both, or neither.
+  // Says whether the micro-batch of the next backward pass is the first of its step, and whether it is the last.
   void begin_micro_step(bool first, bool last);
   // True if the gradients of the unit's matrices are added to what is there; otherwise they are set. Those of norms and
   // of the embedding are always added.
@@ -60,10 +60,10 @@ class GradientStore {
   const UnitPlacement& placed(int unit) const { return placement_[size_t(unit)]; }
   const ShardGroup& group(int unit) const { return *placed(unit).group; }
   // True if the unit is whole only while its backward computes, in a slot.
-  bool needs_slot(int unit) const { return placed(unit).reduces_each_micro_batch() || host_; }
+  bool computes_in_slot(int unit) const { return placed(unit).reduces_each_micro_batch() || host_; }
   bool rounds(int unit) const { return rounded_ && group(unit).degree() > 1; }
-  // Both sum over the ranks that shard. sum_whole() sums a whole unit in place. sum_part() sets `sums` to this rank's
-  // part of the sum, or adds the part to `sums`.
+  // sum_whole() sums a whole unit over the ranks that shard, in place. sum_part() sets `sums` to this rank's part of
+  // that sum, or adds the part to `sums`.
   void sum_whole(int unit);
   void sum_part(int unit, const Tensor& sums, bool add);
   // `sums` are elements first, first + 1, … of the unit. Sums them over the tensor-parallel ranks that have the same
@@ -76,9 +76,12 @@ class GradientStore {
   void clear_added(int unit);
   void reduce_whole(int unit);
   void reduce_part(int unit);
-  void fetch(int unit);
-  void fetch_sums(int unit);
-  void send(int unit, Stream& after, const Tensor& to, const Tensor& from);
+  // From the host: the sums of earlier micro-batches, of the whole unit in stages 0 and 1, of this rank's part in
+  // stages 2 and 3.
+  void fetch_whole(int unit);
+  void fetch_part(int unit);
+  // To the host.
+  void offload(int unit, Stream& after, const Tensor& to, const Tensor& from);
 
   const ParameterLayout& layout_;
   const Placement& placement_;

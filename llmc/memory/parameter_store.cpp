@@ -13,20 +13,22 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayo
       compute_(compute),
       gather_stream_(gather_stream),
       updated_(compute.device()) {
-  // Blocks that are gathered as bytes stay whole until the next update, unless others use slots in turn.
-  const bool whole =
+  // In stage 3 units take slots in turn. In stages 1 and 2 only blocks that are gathered as bytes are not kept whole;
+  // each has memory of its own for the bytes, and stays gathered until the next update.
+  const bool none_in_turn =
       std::none_of(placement.begin(), placement.end(), [](const auto& p) { return p.needs_slot() && !p.in_bytes; });
-  if (scales) fp8_.emplace(plan, layout, placement, *scales, whole ? 0 : blocks_at_once, compute, gather_stream);
-  weights_ = plan.add(Segment::symmetric, "weights", whole ? "weights" : "weights, a part", type, {shards_.size()});
+  if (scales) fp8_.emplace(plan, layout, placement, *scales, none_in_turn ? 0 : blocks_at_once, compute, gather_stream);
+  weights_ =
+      plan.add(Segment::symmetric, "weights", none_in_turn ? "weights" : "weights, a part", type, {shards_.size()});
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const UnitPlacement& p = placement[size_t(unit)];
     units_.push_back({.ranks = &p.group->gather,
                       .layer = layout.units[size_t(unit)].layer,
-                      .slot = whole || !p.needs_slot() ? -1 : slot_of(layout, unit, blocks_at_once),
+                      .slot = none_in_turn || !p.needs_slot() ? -1 : slot_of(layout, unit, blocks_at_once),
                       .in_bytes = p.in_bytes,
-                      .goes_stale = p.weights_go_stale(),
-                      .current = !p.weights_go_stale(),
-                      .waited = !p.weights_go_stale(),
+                      .updates_part = p.updates_part(),
+                      .current = !p.updates_part(),
+                      .waited = !p.updates_part(),
                       .gathered = Event(compute.device())});
   }
   const auto needs_memory = [&](int unit) { return units_[size_t(unit)].slot >= 0 && !units_[size_t(unit)].in_bytes; };
@@ -51,17 +53,17 @@ void ParameterStore::prepare() {
 }
 
 void ParameterStore::changed() {
-  for (UnitWeights& u : units_) u.current = u.waited = !u.goes_stale, u.operands_current = false;
+  for (UnitWeights& u : units_) u.current = u.waited = !u.updates_part, u.operands_current = false;
   if (fp8_) fp8_->changed();
   awaited_update_ = false;
 }
 
 void ParameterStore::updated(bool amax_ready) {
   changed();
-  if (std::any_of(units_.begin(), units_.end(), [](const UnitWeights& u) { return u.goes_stale; }))
+  if (std::any_of(units_.begin(), units_.end(), [](const UnitWeights& u) { return u.updates_part; }))
     updated_.record(compute_);
   if (!fp8_) return;
-  if (fp8_->needs_update_on_gather(amax_ready)) wait_for_update();
+  if (fp8_->gather_stream_reads_update(amax_ready)) wait_for_update();
   fp8_->updated(amax_ready);
 }
 
@@ -83,7 +85,7 @@ void ParameterStore::gather(int unit) {
   u.current = true, u.waited = u.operands_current = false;
 }
 
-// The unit that was in the slot is no longer whole.
+// Takes the unit's slot: the unit that was there is no longer whole, and the gather waits until compute has read it.
 void ParameterStore::take_slot(const UnitWeights& u, int unit) {
   for (UnitWeights& former : units_) {
     if (former.slot != u.slot || !former.current) continue;

@@ -1,5 +1,5 @@
 // The weights, unit by unit (the embedding, a block, the head). gather(unit) makes a unit's weights whole on the
-// communication stream. get(unit) lets the compute stream wait for them. release(unit) says that compute is done with
+// gather stream. get(unit) lets the compute stream wait for them. release(unit) says that compute is done with
 // them. gather() enqueues nothing if the unit is already whole: always in stage 0, between updates in stages 1 and 2,
 // and in stage 3 while the unit is still in its slot. The order of the three calls is checked all the same: it is an
 // error to use a unit that was not gathered, or to gather it again before its release.
@@ -31,7 +31,8 @@ class ParameterStore {
   DType type() const { return weights_->type; }
 
   void gather(int unit);
-  // Returns the unit's weights, which are valid until release(unit). A block's weights of FP8 products may be absent.
+  // Returns the unit's weights, which are valid until release(unit). If a block was gathered as bytes, only its norms
+  // and biases are there.
   UnitTensors get(int unit);
   // get() must have been called before for the block.
   QuantizedWeight quantized(const LayerProjection& p) const { return fp8_ ? fp8_->get(p) : QuantizedWeight{}; }
@@ -41,9 +42,9 @@ class ParameterStore {
   Tensor kept(int unit, const Shard& shard) const { return shards_.view(weights_, unit, shard); }
   // Returns elements that this rank keeps from the unit on, in consecutive units.
   Tensor kept_from(int unit, const Shard& elements) const { return shards_.view_from(weights_, unit, elements); }
-  // Returns the memory (products of all blocks) in which an update leaves the amaxes of this rank's weights. The caller
-  // clears it first. Absent if the amaxes are not needed.
-  Tensor weight_amax() const { return fp8_ ? fp8_->amax_of_update() : Tensor(); }
+  // Returns the memory (products of all blocks) for the amaxes of the weights that this rank updates:
+  // global_norm_finish() clears it and adamw() raises it. Absent if the amaxes are not needed.
+  Tensor weight_amax() const { return fp8_ ? fp8_->weight_amax() : Tensor(); }
   // Call this after all weights were updated on the compute stream. `amax_ready`: weight_amax() holds their
   // amaxes.
   void updated(bool amax_ready = false);
@@ -55,9 +56,9 @@ class ParameterStore {
   struct UnitWeights {
     Communicator* ranks;            // among which the unit is divided
     int layer;                      // -1: the unit is no block
-    int slot;                       // where the unit becomes whole; -1: it has memory of its own
+    int slot;                       // where the unit becomes whole; -1: it takes no slot in turn with others
     bool in_bytes;                  // it is gathered as FP8 bytes
-    bool goes_stale;                // by an update: other ranks write their parts
+    bool updates_part;              // an update writes only `own`, so the unit must be gathered after it
     bool current;                   // it is whole, or will be once `gathered` is reached
     bool waited;                    // compute has waited for that
     bool in_use = false;            // it was gathered, and not released yet

@@ -1,13 +1,16 @@
 // Which elements of each unit a rank keeps, and with which ranks it shares the unit (ZeRO: Rajbhandari et al. 2020;
 // PyTorch's FSDP). place_units() alone knows the ZeRO stage; the stores see intervals and communicators.
 //
-//   stage   state   gradients   weights    `own` is one of the equal parts into which the ranks that shard cut a unit
+// `own` is one of the equal parts into which the ranks that shard cut a unit. FSDP calls it the rank's shard.
+//
+//   stage   state   gradients   weights
 //     0     whole   whole       whole
 //     1     own     whole       whole      (own, if the unit is gathered as FP8 bytes)
 //     2     own     own         whole      (own, if the unit is gathered as FP8 bytes)
 //     3     own     own         own
 //
-// A shard is an interval of a unit, a slice one of a tensor, and a chunk one of rows, tokens or a stream of copies.
+// A shard is an interval of a unit. A slice is an interval of a tensor. A chunk is an interval of rows, of tokens, or
+// of what is copied.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +22,7 @@
 #include "llmc/config/parameters.h"
 #include "llmc/device/tensor.h"
 
-// Elements first .. end()-1 of a unit.
+// Elements first .. end()-1 of a unit: all of it, a rank's own part, or elements of that part.
 struct Shard {
   size_t first, count;
   size_t end() const { return first + count; }
@@ -33,21 +36,22 @@ struct ShardGroup {
   // because the all-gather of weights runs at the same time as the reduce-scatter of gradients. `replicate` spans the
   // ranks that own the same part.
   Communicator &gather, &reduce, &replicate;
-  // The ranks of a tensor-parallel group, for work at the same time as `reduce` and as `gather`. `kv_replicas` spans
-  // those of them that have the same key and value heads. Null: there is no such group.
+  // The ranks of a tensor-parallel group: `tp_reduce` for the reduce stream, `tp_gather` for the gather stream.
+  // `kv_replicas` spans those of them that have the same key and value heads. Null: there is no such group.
   Communicator *tp_reduce = nullptr, *kv_replicas = nullptr, *tp_gather = nullptr;
 
   int degree() const { return gather.size(); }
   int rank() const { return gather.rank(); }
   bool sums_gradients() const { return degree() > 1 || replicate.size() > 1 || tp_reduce; }
-  // numbers = the maximum over all ranks that share the unit's weights, on the stream of the gathers.
-  void all_reduce_max(Stream& stream, const Tensor& numbers) const {
-    gather.all_reduce_max(stream, numbers);
-    if (tp_gather) tp_gather->all_reduce_max(stream, numbers);
+  // numbers = the maximum over the ranks that shard and the tensor-parallel ranks, which together have all parts of the
+  // unit's weights. The communicators belong to the gather stream.
+  void all_reduce_max_over_parts(Stream& gather_stream, const Tensor& numbers) const {
+    gather.all_reduce_max(gather_stream, numbers);
+    if (tp_gather) tp_gather->all_reduce_max(gather_stream, numbers);
   }
-  // Returns the ranks that have the same elements of a tensor, over which its gradient must be summed; null: there are
-  // no others.
-  Communicator* replicas(const ParameterInfo& tensor) const {
+  // Returns the tensor-parallel ranks that have the same elements of a tensor, over which its gradient must be summed.
+  // Null: there are no others.
+  Communicator* ranks_with_copies(const ParameterInfo& tensor) const {
     return tensor.copies == 1 ? nullptr : tensor.row->cut == Cut::none ? tp_reduce : kv_replicas;
   }
 };
@@ -59,10 +63,10 @@ struct UnitPlacement {
   Shard state, gradients, weights;  // what this rank keeps between uses: `whole` or `own`
   bool in_bytes;                    // its weights are gathered as FP8 bytes
 
-  // Nothing else compares two shards.
+  // The stores ask these and updates_contiguous(), and compare no shards themselves.
+  bool updates_part() const { return state != whole; }  // an update writes only `own` here, and other ranks the rest
   bool reduces_each_micro_batch() const { return gradients != whole; }  // else once, after the last micro-batch
-  bool needs_slot() const { return weights != whole; }      // its whole weights are not kept, but gathered into a slot
-  bool weights_go_stale() const { return state != whole; }  // by an update: other ranks wrote their parts
+  bool needs_slot() const { return weights != whole; }  // its whole weights are not kept, but gathered into a slot
 };
 using Placement = std::vector<UnitPlacement>;  // one for each unit
 
@@ -134,11 +138,11 @@ class FlatShards {
 
 // Returns the parts of one shard of each unit (a member of UnitPlacement) whose tensors satisfy `has`. The padding
 // after a tensor belongs to it. If all tensors satisfy `has`, these are the shards themselves.
-inline FlatShards shards_with(const ParameterLayout& layout, const Placement& placement, Shard UnitPlacement::*of,
+inline FlatShards shards_with(const ParameterLayout& layout, const Placement& placement, Shard UnitPlacement::*member,
                               const std::function<bool(const ParameterInfo& tensor)>& has) {
   FlatShards shards;
   for (int unit = 0; unit < int(placement.size()); ++unit) {
-    const Shard& shard = placement[size_t(unit)].*of;
+    const Shard& shard = placement[size_t(unit)].*member;
     const std::span<const ParameterInfo> tensors = layout.tensors_of(unit);
     for (size_t i = 0, next; i < tensors.size(); i = next) {
       next = i + 1;

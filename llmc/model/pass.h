@@ -33,7 +33,7 @@ struct Fp8Pass {
   uint32_t* not_finite = nullptr;  // see nonfinite_code()
   // Takes the maximum of the tensor's amax over the ranks. Ranks that share delayed scales need this while a scale is
   // still missing. Null: not needed.
-  const std::function<void(int number)>* share_amax = nullptr;
+  const std::function<void(int tensor_id)>* share_amax = nullptr;
   const std::function<void(const ObservedProduct&)>* observer = nullptr;
 };
 

@@ -153,7 +153,7 @@ Tensor Trainer::whole_weights(int unit) {
 // Gathers a whole unit; each rank has the shard that it updates in `own`. All ranks call, between steps, when the host
 // has waited for earlier work. The result is valid until the next call.
 Tensor Trainer::whole_unit(int unit, const Tensor& own) {
-  if (!placement_[size_t(unit)].weights_go_stale()) return own;
+  if (!placement_[size_t(unit)].updates_part()) return own;
   REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
   const Tensor whole = gradients_->borrow_buffer(unit);
   shard_group_.reduce.all_gather(reduce_, whole, own);
@@ -179,7 +179,7 @@ std::vector<float> Trainer::weights(const std::string& name) {
 std::vector<float> Trainer::gradients(const std::string& name) {
   const ParameterInfo& t = layout_.tensor(name);
   Tensor own = gradients_->sums_from(t.unit, placement_[size_t(t.unit)].state);
-  if (settings_.state.gradients_on_host && placement_[size_t(t.unit)].weights_go_stale()) {
+  if (settings_.state.gradients_on_host && placement_[size_t(t.unit)].updates_part()) {
     const Tensor here = gradients_->borrow_buffer(t.unit).elements(placement_[size_t(t.unit)].state.first, own.size());
     copy(compute_, here, own);
     compute_.synchronize();
