@@ -115,7 +115,7 @@ void OptimizerState::read(StateKind kind, int unit, const Shard& shard, float* t
   for (size_t i = 0; i < narrow.size(); ++i) to[i] = to_float(narrow[i]);
 }
 
-SweepOperand OptimizerState::operand(StateKind kind, int unit, const Shard& elements) const {
+SweepArray OptimizerState::sweep_array(StateKind kind, int unit, const Shard& elements) const {
   if (!kept_[kind]) return {};
   return {shards(kind).view_from(kept_[kind], unit, elements), slots_[kind]};
 }

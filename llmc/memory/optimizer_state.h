@@ -13,7 +13,7 @@
 #include "llmc/memory/parameter_store.h"
 #include "llmc/memory/placement.h"
 #include "llmc/memory/plan.h"
-#include "llmc/memory/slots.h"
+#include "llmc/memory/sweep.h"
 
 // The kinds of numbers that a training keeps for weights.
 enum class StateKind { master, first_moment, second_moment };
@@ -71,10 +71,10 @@ class OptimizerState {
   // Copies a shard to the host as fp32, and waits for it.
   void read(StateKind kind, int unit, const Shard& shard, float* to);
 
-  // operand() returns elements of this kind for a sweep, from the unit on, in consecutive units. It is absent if the
-  // kind has no memory of its own. `gradients` are those of the same elements, on the device or the host.
-  SweepOperand operand(StateKind kind, int unit, const Shard& elements) const;
-  SweepOperand gradient_operand(const Tensor& gradients) const { return {gradients, gradient_slots_, false}; }
+  // sweep_array() returns elements of this kind for a sweep, from the unit on, in consecutive units. It is absent if
+  // the kind has no memory of its own. `gradients` are those of the same elements, on the device or the host.
+  SweepArray sweep_array(StateKind kind, int unit, const Shard& elements) const;
+  SweepArray gradient_array(const Tensor& gradients) const { return {gradients, gradient_slots_, false}; }
   Sweep& sweep() { return *sweep_; }
 
  private:

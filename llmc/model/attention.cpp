@@ -25,8 +25,9 @@ QkvHeads qkv_heads(const Pass& pass, const Tensor& qkv) {
   return {heads(0, NH), heads(NH, NKV), heads(NH + NKV, NKV)};
 }
 
-// The views of the calls under context parallelism, each of a group of key/value heads and their query heads. This
-// rank's rows are (2, B, chunk); its pass counts 2 B as B.
+// Cuts the tensors for each call of the kernel under context parallelism. A call takes one group of key/value heads
+// with their query heads, and one of this rank's two chunks. This rank's rows are (2, B, chunk); its pass counts 2 B as
+// B.
 struct SharedHeads {
   const Pass& pass;
   const int layer;
@@ -104,7 +105,7 @@ void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tens
     heads.ranks.await_gathered(pass.stream, group % kContextSlots);
     const Tensor gathered = heads.all(group), dgathered = heads.dall(group);
     // The later chunk goes first. It sees all keys that the earlier chunk sees, so it sets their gradients and the
-    // earlier chunk adds to them. Keys behind the later chunk get no gradient from this rank, so theirs are cleared.
+    // earlier chunk adds to them. Keys after the later chunk get no gradient from this rank, so theirs are cleared.
     for (const int half : {1, 0}) {
       const int keys = heads.keys(half);
       attention_backward(pass.stream, heads.queries(dqkv, group, half), heads.seen_keys(dgathered, half),
@@ -125,8 +126,8 @@ void shared_backward(const Pass& pass, int layer, const Tensor& dqkv, const Tens
 
 }  // namespace
 
-int context_heads(const ModelConfig& config, int B, int chunk, int ranks) {
-  constexpr int kRows = 128, kEnough = 128;  // rows of a block; blocks that keep an H100 busy, which has 132 places
+int choose_context_heads(const ModelConfig& config, int B, int chunk, int ranks) {
+  constexpr int kRows = 128, kEnough = 128;  // rows of a block; blocks that keep an H100's 132 multiprocessors busy
   constexpr double kMostIdle = 0.04;
   const double of_a_head = double((chunk + kRows - 1) / kRows) * B;
   const auto busy = [&](int heads) {

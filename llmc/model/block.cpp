@@ -37,13 +37,13 @@ Block::Block(const Pass& pass, const BlockTensors& tensors, const BlockScratch& 
       o_(tensors.linear(Projection::o)),
       mlp_(pass, tensors, scratch) {}
 
-LinearInput Block::qkv_input() const {
-  // The embedding writes no largest number.
+ProductSource Block::qkv_input() const {
+  // The embedding's kernel finds no amax.
   const float* amax = norm_after() && layer_ == 0 ? nullptr : qkv_.wanted_amax(pass_, Role::input);
-  return input_of(qkv_in_, norm1_.output(), amax);
+  return source_of(qkv_in_, norm1_.output(), amax);
 }
-LinearInput Block::mlp_input() const {
-  return input_of(mlp_in_, norm2_.output(), mlp_.wanted_amax(pass_, Role::input));
+ProductSource Block::mlp_input() const {
+  return source_of(mlp_in_, norm2_.output(), mlp_.wanted_amax(pass_, Role::input));
 }
 
 // ---------------------------------------------------------------------------------------------- forward
@@ -58,7 +58,7 @@ void Block::forward(const Tensor& h_before, const Tensor& mlp_out) const {
   else if (h_before) add(pass_.stream, x_, h_before, mlp_out, amax);  // (R, C)
   show("the residual stream", x_);
   if (!norm_after()) show("the output of the first norm", qkv_in_);
-  attention_half();
+  attention_sublayer();
   mlp_.forward(pass_, norm_after() ? down_out_ : mlp_out, mlp_input());  // (R, C)
   if (!norm_after()) return;
   rmsnorm_forward(pass_.stream, mlp_out, norm2_.rstd, down_out_, norm2_.weight.value, pass_.eps());
@@ -66,14 +66,14 @@ void Block::forward(const Tensor& h_before, const Tensor& mlp_out) const {
 }
 
 // Computes everything from qkv's input to the MLP's input.
-void Block::attention_half() const {
+void Block::attention_sublayer() const {
   const Tensor own = qkv_out_.rows(pass_.past, pass_.N), qkv = pass_.past ? s_.dqkv : own;
   qkv_.forward(pass_, qkv, qkv_input());  // (N, QKV)
   show("the output of qkv", qkv);
   if (squares_) sum_over_heads(squares_, qkv, qkv);
   rotate(qkv);
   show("q, k and v after RoPE", pass_.past ? qkv : rotated());
-  if (pass_.past) copy(pass_.stream, own, qkv);  // behind those of earlier tokens
+  if (pass_.past) copy(pass_.stream, own, qkv);  // after those of earlier tokens
   float* amax = o_.wanted_amax(pass_, Role::input);
   attention_forward(pass_, layer_, attention(), amax);  // (N, NH HD)
   show("the output of attention", attention_);
@@ -89,8 +89,8 @@ void Block::attention_half() const {
 
 // Computes q, k and v as attention takes them.
 void Block::rotate(const Tensor& qkv) const {
-  if (!has_vectors()) return rope_forward(pass_.stream, qkv, pass_.rope);
-  qk_norm_rope_forward(pass_.stream, rotates_apart() ? s_.rotated : qkv, qkv, vectors_, pass_.rope, pass_.eps(),
+  if (!has_biases_or_norms()) return rope_forward(pass_.stream, qkv, pass_.rope);
+  qk_norm_rope_forward(pass_.stream, rope_out_of_place() ? s_.rotated : qkv, qkv, vectors_, pass_.rope, pass_.eps(),
                        {squares_, {}, pass_.ranks_of_heads()});
 }
 
@@ -109,7 +109,7 @@ void Block::recompute(Recompute level) const {
   const bool all = level == Recompute::block, before = !norm_after();
   if (before && (all || qkv_in_))
     rmsnorm_forward(pass_.stream, qkv_in_, norm1_.rstd, x_, norm1_.weight.value, pass_.eps());
-  if (all) attention_half();
+  if (all) attention_sublayer();
   else {
     qkv_.save_input(pass_, qkv_input());
     if (before && mlp_in_) rmsnorm_forward(pass_.stream, mlp_in_, norm2_.rstd, h_, norm2_.weight.value, pass_.eps());
@@ -119,35 +119,37 @@ void Block::recompute(Recompute level) const {
   if (recomputes_out) rmsnorm_forward(pass_.stream, {}, norm2_.rstd, down_out_, norm2_.weight.value, pass_.eps());
 }
 
-void Block::backward(const Tensor& dresidual, const float* amax, float* amax_before) const {
-  const LinearInput dmlp_out =
+void Block::backward(const Tensor& dresidual, const float* amax, float* amax_of_previous) const {
+  const ProductSource dmlp_out =
       output_gradient(dresidual, amax, mlp_.wanted_amax(pass_, Role::output_gradient), norm2_);  // (R, C)
   mlp_.backward(pass_, s_.dnorm, dmlp_out, mlp_in_);                                             // (R, C)
   float* amax_o = o_.wanted_amax(pass_, Role::output_gradient);
   add_input_gradient(dresidual, amax_o, norm2_);
   show("the gradient of the residual stream after attention", dresidual);
 
-  if (rotates_apart()) rotate(qkv_out_);
+  if (rope_out_of_place()) rotate(qkv_out_);
   attention_prefetch(pass_, layer_, rotated());
-  const LinearInput dprojected = output_gradient(dresidual, amax_o, amax_o, norm1_);  // (R, C)
-  o_.backward(pass_, s_.dattention, dprojected, attention_);                          // (N, NH HD)
+  const ProductSource dprojected = output_gradient(dresidual, amax_o, amax_o, norm1_);  // (R, C)
+  o_.backward(pass_, s_.dattention, dprojected, attention_);                            // (N, NH HD)
   show("the gradient of attention's output", s_.dattention);
   qkv_.prefetch_input(pass_, qkv_in_);
   attention_backward(pass_, layer_, s_.dqkv, s_.dattention, attention(), s_.rowsum_dO_O);  // (N, QKV)
   show("the gradient of q, k and v after RoPE", s_.dqkv);
   qkv_.backward(pass_, s_.dnorm, rotate_backward(), qkv_in_);  // (R, C)
   show("the gradient of qkv's input", s_.dnorm);
-  add_input_gradient(dresidual, amax_before, norm1_);
+  add_input_gradient(dresidual, amax_of_previous, norm1_);
   show("the gradient of the residual stream", dresidual);
 }
 
-// Returns the gradient of qkv's output, from that of `rotated` in dqkv (N, QKV): in memory or, if it is only quantized
-// and has no vectors whose gradients are sums over it, how it is computed.
-LinearInput Block::rotate_backward() const {
-  if (!has_vectors()) {
+// Returns the gradient of qkv's output, from that of `rotated` in dqkv (N, QKV). If a product takes it in the
+// model's type, rope_backward() writes it over dqkv. Otherwise nobody writes it; the kernel that quantizes it reads
+// dqkv and computes RoPE's backward (RopeBackwardOutput). With biases, or norms of q and k, qk_norm_rope_backward()
+// writes it over dqkv, because the gradients of biases and norms are sums over it.
+ProductSource Block::rotate_backward() const {
+  if (!has_biases_or_norms()) {
     const Tensor dqkv = qkv_.wgrad_in_model_type(pass_) ? s_.dqkv : Tensor();
     if (dqkv) rope_backward(pass_.stream, dqkv, pass_.rope);
-    return input_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope});
+    return source_of(dqkv, RopeBackwardOutput{s_.dqkv, pass_.rope});
   }
   if (squares_) sum_over_heads(s_.qk_sums, s_.dqkv, s_.rotated);
   float* amax = qkv_.wanted_amax(pass_, Role::output_gradient);
@@ -158,16 +160,16 @@ LinearInput Block::rotate_backward() const {
 
 // Returns the gradient of the output of o or of the MLP, and where its amax is. If a norm comes after that output, the
 // gradient is that of the norm's input x, and its amax goes to `amax_after_norm`.
-LinearInput Block::output_gradient(const Tensor& dresidual, const float* amax, float* amax_after_norm,
-                                   const Norm& norm) const {
+ProductSource Block::output_gradient(const Tensor& dresidual, const float* amax, float* amax_after_norm,
+                                     const Norm& norm) const {
   if (!norm_after()) return {dresidual, amax};
   rmsnorm_backward(pass_.stream, s_.projected, norm.weight.grad, s_.norm_partials, dresidual, norm.x, norm.weight.value,
                    norm.rstd, amax_after_norm, false);
   return {s_.projected, amax_after_norm};
 }
 
-// Adds the gradient of the input of qkv or of the MLP, dnorm (R, C), to that of the residual stream: that of a norm of
-// x, if there is one before the product. Then `amax` receives the largest number of the sum.
+// Adds the gradient of the input of qkv or of the MLP, dnorm (R, C), to dresidual. If a norm comes before the product,
+// dnorm is first taken back through that norm, and `amax` receives the amax of dresidual.
 void Block::add_input_gradient(const Tensor& dresidual, float* amax, const Norm& norm) const {
   if (norm_after()) return add(pass_.stream, dresidual, dresidual, s_.dnorm);
   rmsnorm_backward(pass_.stream, dresidual, norm.weight.grad, s_.norm_partials, s_.dnorm, norm.x, norm.weight.value,

@@ -22,8 +22,9 @@ struct BlockTensors {
   Linear linear(Projection which) const;
 };
 
-// A linear layer's input or output gradient: in memory or, if backward needs no copy of it in the model's type,
-// computed by the kernel that quantizes it.
-inline LinearInput input_of(const Tensor& high_precision, const QuantizeSource& source, const float* amax = nullptr) {
+// Returns the source of a product: `high_precision`, the matrix in the model's type, unless that is absent because
+// backward needs no such copy. Then it is `source`, from which the kernel that quantizes the matrix computes it.
+inline ProductSource source_of(const Tensor& high_precision, const QuantizeSource& source,
+                               const float* amax = nullptr) {
   return {high_precision ? QuantizeSource(high_precision) : source, amax};
 }

@@ -19,12 +19,12 @@ Tensor Head::inputs() const {
 }
 
 // Returns the number of tokens of the chunk that begins at token `first`.
-int Head::count(int first) const { return std::min(b_.chunk(), pass_.N - first); }
+int Head::tokens_of_chunk(int first) const { return std::min(b_.chunk(), pass_.N - first); }
 
 // Computes the logits of the chunk that begins at token `first`. Under tensor parallelism it also starts the exchange
 // of the chunk's parts of the softmax.
 void Head::begin_chunk(const Tensor& labels, int first) const {
-  const int count = this->count(first), slot = slot_of(first);
+  const int count = tokens_of_chunk(first), slot = slot_of(first);
   const Tensor logits = this->logits(first, count);
   show("the logits", logits.columns(0, pass_.config.V));
   if (!pass_.tensor_parallel) return;
@@ -36,7 +36,7 @@ void Head::begin_chunk(const Tensor& labels, int first) const {
 // Computes the chunk's losses. If `state` is not null, the logits become their gradients.
 void Head::classify(const Tensor& all_labels, StepState* state, int first) const {
   Stream& stream = pass_.stream;
-  const int count = this->count(first), slot = slot_of(first);
+  const int count = tokens_of_chunk(first), slot = slot_of(first);
   const Tensor logits = b_.logits[slot].rows(0, count), losses = b_.losses.elements(first, count),
                labels = all_labels.elements(first, count);
   if (!pass_.tensor_parallel) {
@@ -72,7 +72,7 @@ void Head::add_losses(StepState* state) const {
 // that is a partial sum; the function then starts the reduce-scatter of each of the TensorParallel's chunks that is
 // complete by now. `scattered` counts those that have been started.
 void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
-  const int N = pass_.N, C = pass_.config.C, count = this->count(first);
+  const int N = pass_.N, C = pass_.config.C, count = tokens_of_chunk(first);
   TensorParallel* tensor = pass_.tensor_parallel;
   if (!tensor) return pass_.matmul.dgrad(b_.dnorm.rows(first, count), dlogits, head_.value);  // (count, C)
   const Tensor sums = pass_.sums.first({tensor->padded(N), C});
@@ -114,10 +114,10 @@ void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& d
   for_chunks(labels, [&](int first) {
     const bool add = pass_.accumulate || tied_ || first > 0;
     classify(labels, state, first);  // in place
-    const Tensor dlogits = b_.logits[slot_of(first)].rows(0, count(first)).columns(0, pass_.config.V);
+    const Tensor dlogits = b_.logits[slot_of(first)].rows(0, tokens_of_chunk(first)).columns(0, pass_.config.V);
     show("the gradient of the logits", dlogits);
     dgrad(dlogits, first, scattered);
-    pass_.matmul.wgrad(head_.grad, dlogits, inputs().rows(first, count(first)), add);  // (V, C)
+    pass_.matmul.wgrad(head_.grad, dlogits, inputs().rows(first, tokens_of_chunk(first)), add);  // (V, C)
   });
   add_losses(state);
   clear(pass_.stream, dresidual);

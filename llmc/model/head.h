@@ -3,8 +3,8 @@
 // used up before the next chunk's are computed.
 //
 // Under tensor parallelism each rank has the logits of all N tokens for its part of the vocabulary, and its R rows of
-// everything else. The softmax of a chunk is joined from the ranks' parts. These travel while the next chunk's logits
-// are computed in a second buffer.
+// everything else. The softmax of a chunk is joined from the ranks' parts. The ranks exchange these while the next
+// chunk's logits are computed in a second buffer.
 #pragma once
 
 #include "llmc/config/parameters.h"
@@ -45,8 +45,8 @@ class Head {
   Tensor logits(int first, int count) const;
   // Adds the losses of all tokens to state->loss_sum; in a tensor-parallel group only rank 0 does so. labels (N).
   void loss(const Tensor& labels, StepState* state) const;
-  // Does the same, and backward: dresidual (R, C) = gradient of x; weight gradients as in Block::backward(). The
-  // largest |dresidual| goes to `amax` unless that is null.
+  // Adds the losses as loss() does, and computes backward: dresidual (R, C) = gradient of x; weight gradients as in
+  // Block::backward(). `amax` receives the amax of dresidual, unless it is null.
   void loss_backward(const Tensor& labels, StepState* state, const Tensor& dresidual, float* amax) const;
 
   const Tensor& weight_gradient() const { return head_.grad; }
@@ -55,7 +55,7 @@ class Head {
   void show(const char* name, const Tensor& tensor) const { pass_.show(pass_.config.L, name, tensor); }
   Tensor inputs() const;
   int slot_of(int first) const { return b_.logits[1] ? first / b_.chunk() % kExchangeSlots : 0; }
-  int count(int first) const;
+  int tokens_of_chunk(int first) const;
   void begin_chunk(const Tensor& labels, int first) const;
   void classify(const Tensor& labels, StepState* state, int first) const;
   template <class F>

@@ -8,8 +8,8 @@
 namespace {
 
 // The tensor in memory; absent if the kernel that quantizes it computes it.
-Tensor in_memory(const LinearInput& x) {
-  const Tensor* tensor = std::get_if<Tensor>(&x.x);
+Tensor in_memory(const ProductSource& x) {
+  const Tensor* tensor = std::get_if<Tensor>(&x.source);
   return tensor ? *tensor : Tensor();
 }
 
@@ -28,23 +28,24 @@ float* Linear::wanted_amax(const Pass& pass, Role role) const {
 
 // ---------------------------------------------------------------------------------------------- the three products
 
-void Linear::forward(const Pass& pass, const Tensor& out, const LinearInput& x) const {
-  const Operand a = prepare(pass, Role::input, x).rowwise;
-  multiply_by_weight(pass, ProductKind::forward, out, a);
+void Linear::forward(const Pass& pass, const Tensor& out, const ProductSource& x) const {
+  const Operand x_operand = prepare(pass, Role::input, x).rowwise;
+  multiply_by_weight(pass, ProductKind::forward, out, x_operand);
   if (gathers(pass, Role::output_gradient)) pass.tensor_parallel->await_scattered(pass.stream);
-  if (!pass.recomputing) observe(pass, ProductKind::forward, out, a, weight_for(pass, ProductKind::forward), x);
+  if (!pass.recomputing) observe(pass, ProductKind::forward, out, x_operand, weight_for(pass, ProductKind::forward), x);
 }
 
-void Linear::backward(const Pass& pass, const Tensor& dx, const LinearInput& dy, const Tensor& x) const {
-  Operands g = prepare(pass, Role::output_gradient, dy);
-  multiply_by_weight(pass, ProductKind::dgrad, dx, g.rowwise);
-  observe(pass, ProductKind::dgrad, dx, g.rowwise, weight_for(pass, ProductKind::dgrad), dy);
+void Linear::backward(const Pass& pass, const Tensor& dx, const ProductSource& dy, const Tensor& x) const {
+  Operands dy_operands = prepare(pass, Role::output_gradient, dy);
+  multiply_by_weight(pass, ProductKind::dgrad, dx, dy_operands.rowwise);
+  observe(pass, ProductKind::dgrad, dx, dy_operands.rowwise, weight_for(pass, ProductKind::dgrad), dy);
   // Gathered bytes are transposed after dgrad, which has awaited all of them.
-  if (!g.columnwise)
-    g.columnwise = transposed(pass, Role::output_gradient, g.rowwise.fp8, pass.fp8->scratch.columnwise);
-  const Operand a = input_for_wgrad(pass, x);
-  multiply(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a);
-  observe(pass, ProductKind::wgrad, weight_.grad, g.columnwise, a, dy);
+  if (!dy_operands.columnwise)
+    dy_operands.columnwise =
+        transposed(pass, Role::output_gradient, dy_operands.rowwise.fp8, pass.fp8->scratch.columnwise);
+  const Operand x_operand = input_for_wgrad(pass, x);
+  multiply(pass, ProductKind::wgrad, weight_.grad, dy_operands.columnwise, x_operand);
+  observe(pass, ProductKind::wgrad, weight_.grad, dy_operands.columnwise, x_operand, dy);
   // dx is sent while wgrad computes.
   if (gathers(pass, Role::input)) pass.tensor_parallel->await_scattered(pass.stream);
 }
@@ -72,17 +73,17 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
 }
 
 void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
-                     const LinearInput& x) const {
+                     const ProductSource& x) const {
   if (!quantized(pass) || !pass.fp8->observer) return;
   (*pass.fp8->observer)({projection_, kind, a.fp8, b.fp8, a.high_precision, b.high_precision, out,
-                         kind == ProductKind::wgrad && pass.accumulate, pass.N, &x.x});
+                         kind == ProductKind::wgrad && pass.accumulate, pass.N, &x.source});
 }
 
 // ---------------------------------------------------------------------------------------------- operands
 
 // Returns the operands of all rows of x or dy, and saves x in FP8. The gather of operands that can be cut may still
 // run, so multiply_gathered() awaits each chunk. Gathered bytes have no columnwise operand yet.
-Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput& x) const {
+Linear::Operands Linear::prepare(const Pass& pass, Role role, const ProductSource& x) const {
   if (!gathers(pass, role)) return prepare_local(pass, role, x);
   if (!gathers_bytes(pass, role)) {
     const Tensor rows = gather_rows(pass, role, in_memory(x));
@@ -94,8 +95,8 @@ Linear::Operands Linear::prepare(const Pass& pass, Role role, const LinearInput&
   return {gather_bytes(pass, own.rowwise.fp8), {}};
 }
 
-// The same if this rank has all rows.
-Linear::Operands Linear::prepare_local(const Pass& pass, Role role, const LinearInput& x) const {
+// Returns the operands of x or dy where this rank has all rows, and saves x in FP8.
+Linear::Operands Linear::prepare_local(const Pass& pass, Role role, const ProductSource& x) const {
   const Operand high_precision = in_memory(x);
   if (!quantized(pass)) return {high_precision, high_precision};
   const Fp8ScratchTensors& scratch = pass.fp8->scratch;
@@ -103,10 +104,10 @@ Linear::Operands Linear::prepare_local(const Pass& pass, Role role, const Linear
   return quantize(pass, role, x, {scratch.rowwise, role == Role::input ? memory_for_input(pass) : scratch.columnwise});
 }
 
-void Linear::save_input(const Pass& pass, const LinearInput& x) const {
+void Linear::save_input(const Pass& pass, const ProductSource& x) const {
   if (!quantized(pass) || !saved_.data) return;
-  if (gathers(pass, Role::input)) quantize_again(pass, x.x, {.rowwise = saved_});
-  else quantize_again(pass, x.x, {.columnwise = saved_});
+  if (gathers(pass, Role::input)) quantize_again(pass, x.source, {.rowwise = saved_});
+  else quantize_again(pass, x.source, {.columnwise = saved_});
 }
 
 // Returns forward's input for the weight gradient, of which prefetch_input() has gathered the rows or the bytes.
@@ -115,12 +116,14 @@ Linear::Operand Linear::input_for_wgrad(const Pass& pass, const Tensor& x) const
   pass.tensor_parallel->await_tokens(pass.stream, pass.N, 0, pass.N);
   if (!gathers_bytes(pass, Role::input))
     return local_input_for_wgrad(pass, pass.gathered.first({pass.N, width(Role::input)}));
+  // All ranks quantized their rows with one scale, so this rank's scale_inv is that of all rows.
   const OperandMemory bytes{static_cast<uint8_t*>(pass.gathered.data), saved_.scale_inv};
   return transposed(pass, Role::input, in_fp8(pass, Role::input, false, pass.N, bytes),
                     pass.fp8->scratch.input_columnwise);
 }
 
-// Returns it if this rank has all rows: `x` itself, as it was saved in FP8, or quantized again from `x`.
+// Returns forward's input for the weight gradient where this rank has all rows: `x` itself, as it was saved in FP8, or
+// quantized again from `x`.
 Linear::Operand Linear::local_input_for_wgrad(const Pass& pass, const Tensor& x) const {
   if (wgrad_in_model_type(pass)) return x;
   if (saved_.data) return in_fp8(pass, Role::input, true, pass.N, saved_);
@@ -143,20 +146,20 @@ Linear::Operand Linear::Operand::rows(int first, int count) const {
 // ---------------------------------------------------------------------------------------------- FP8
 
 // Quantizes x or dy: finds the amax if the scales need it, and records amax and statistics.
-Linear::Operands Linear::quantize(const Pass& pass, Role role, const LinearInput& x, const Memory& memory) const {
-  if (pass.recomputing) return quantize_again(pass, x.x, memory);
+Linear::Operands Linear::quantize(const Pass& pass, Role role, const ProductSource& x, const Memory& memory) const {
+  if (pass.recomputing) return quantize_again(pass, x.source, memory);
   const Fp8Pass& f = *pass.fp8;
   const int tensor_id = projection_.id(role);
-  Quantization q = quantization(pass, role, shape_of(x.x).rows, memory);
+  Quantization q = quantization(pass, role, shape_of(x.source).rows, memory);
   if (f.scales.amax_step) q.amax_step = f.scales.amax_step + tensor_id;
   if (f.scales.statistics) q.statistics = f.scales.statistics + tensor_id;
   if (q.needs_amax()) {
-    if (!x.amax) quantize_amax(pass.stream, x.x, q);
+    if (!x.amax) quantize_amax(pass.stream, x.source, q);
     // The ranks that are to have one scale take the maximum of their amaxes.
     if (f.share_amax) (*f.share_amax)(tensor_id);
     else if (gathers_bytes(pass, role)) pass.tensor_parallel->all_reduce_max(pass.stream, {q.amax, {1}});
   }
-  ::quantize(pass.stream, x.x, q);
+  ::quantize(pass.stream, x.source, q);
   return {q.rowwise, q.columnwise};
 }
 
@@ -169,7 +172,7 @@ Linear::Operands Linear::quantize_again(const Pass& pass, const QuantizeSource& 
   return {q.rowwise, q.columnwise};
 }
 
-// Describes what both functions have in common.
+// Fills in the fields of a Quantization that quantize() and quantize_again() share.
 Quantization Linear::quantization(const Pass& pass, Role role, int rows, const Memory& memory) const {
   const Fp8Pass& f = *pass.fp8;
   const int tensor_id = projection_.id(role);

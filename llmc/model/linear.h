@@ -2,18 +2,20 @@
 // prepared first (gathered, quantized, saved) and then multiplied.
 //
 // FP8 (fp8.h). Forward quantizes x rowwise for its own product and columnwise for the weight gradient, and saves only
-// the columnwise copy. Attention's output is the exception: attention's backward needs it in bf16, so it is saved in
-// bf16, and backward quantizes it columnwise with the same scales. Backward quantizes dy rowwise and columnwise. The
-// weights are already quantized. With rowwise-hp-wgrad, the weight gradient takes x and dy in bf16.
+// the columnwise copy, unless the rows of x are gathered as bytes (see below). Attention's output is the exception:
+// attention's backward needs it in bf16, so it is saved in bf16, and backward quantizes it columnwise with the same
+// scales. Backward quantizes dy rowwise and columnwise. The weights are already quantized. With rowwise-hp-wgrad, the
+// weight gradient takes x and dy in bf16.
 //
 // Tensor parallelism (tensor_parallel.h). A column-parallel layer gathers the rows of x from all ranks and computes
 // this rank's columns of y. Its backward reduce-scatters dx, and gathers x again for the weight gradient. A
 // row-parallel layer has its columns of x already. It reduce-scatters y, and gathers the rows of dy.
 //
 // FP8 with tensor parallelism. If a tensor has one scale, each rank quantizes its own rows with a scale that all ranks
-// share, and FP8 bytes are gathered. They are the bytes that a single rank would have. With other scales, rows are
-// gathered in bf16, and each rank quantizes all of them. With current scaling, each rank computes its own scale for a
-// tensor that is not gathered. With delayed scaling, all ranks use one scale.
+// share, and FP8 bytes are gathered. They are the bytes that a single rank would have. A column-parallel layer then
+// saves this rank's own rows, rowwise; backward gathers them again and transposes them for the weight gradient. With
+// other scales, rows are gathered in bf16, and each rank quantizes all of them. With current scaling, each rank
+// computes its own scale for a tensor that is not gathered. With delayed scaling, all ranks use one scale.
 #pragma once
 
 #include "llmc/memory/fp8_weights.h"
@@ -24,11 +26,11 @@ struct Parameter {
   Tensor value, grad = {};
 };
 
-// The input x of a forward, or the gradient dy of an output. If `x` is a Tensor, it lies in memory; otherwise the
-// kernel that quantizes it computes it.
-struct LinearInput {
-  QuantizeSource x;
-  const float* amax = nullptr;  // wanted_amax(), if the kernel that produced x has written it; else null
+// The matrix that a product takes besides the weight: x in forward, dy in backward. If `source` is a Tensor, the matrix
+// lies in memory; otherwise the kernel that quantizes the matrix computes it.
+struct ProductSource {
+  QuantizeSource source;
+  const float* amax = nullptr;  // wanted_amax(), if the kernel that produced the matrix has written it; else null
 };
 
 enum class ProductKind { forward, dgrad, wgrad };
@@ -68,14 +70,14 @@ class Linear {
 
   // out (N, OC) = x Wᵀ. A column-parallel layer takes R rows of x instead of N, a row-parallel one writes R rows of
   // out; so do their gradients.
-  void forward(const Pass& pass, const Tensor& out, const LinearInput& x) const;
+  void forward(const Pass& pass, const Tensor& out, const ProductSource& x) const;
   // Saves x as forward would, without the product. The pass must be recomputing.
-  void save_input(const Pass& pass, const LinearInput& x) const;
+  void save_input(const Pass& pass, const ProductSource& x) const;
   // In a column-parallel layer, starts the all-gather of the input that backward needs. `x` is this rank's rows.
   // backward() waits for it and is the next call that uses the gather buffer.
   void prefetch_input(const Pass& pass, const Tensor& x) const;
   // dx (N, IC) = dy W;  weight.grad (OC, IC) = or += dyᵀ x. `x` is forward's input, if that was kept.
-  void backward(const Pass& pass, const Tensor& dx, const LinearInput& dy, const Tensor& x) const;
+  void backward(const Pass& pass, const Tensor& dx, const ProductSource& dy, const Tensor& x) const;
 
  private:
   // An operand of a product, in the model's type or in FP8.
@@ -110,8 +112,8 @@ class Linear {
   int width(Role role) const { return role == Role::input ? projection_.IC : projection_.OC; }
 
   // Preparing operands.
-  Operands prepare(const Pass& pass, Role role, const LinearInput& x) const;
-  Operands prepare_local(const Pass& pass, Role role, const LinearInput& x) const;
+  Operands prepare(const Pass& pass, Role role, const ProductSource& x) const;
+  Operands prepare_local(const Pass& pass, Role role, const ProductSource& x) const;
   Operand input_for_wgrad(const Pass& pass, const Tensor& x) const;
   Operand local_input_for_wgrad(const Pass& pass, const Tensor& x) const;
   Operand weight_for(const Pass& pass, ProductKind kind) const;
@@ -119,7 +121,7 @@ class Linear {
     return recomputed_ && !pass.recomputing ? OperandMemory{} : saved_;
   }
 
-  Operands quantize(const Pass& pass, Role role, const LinearInput& x, const Memory& memory) const;
+  Operands quantize(const Pass& pass, Role role, const ProductSource& x, const Memory& memory) const;
   Operands quantize_again(const Pass& pass, const QuantizeSource& x, const Memory& memory) const;
   Quantization quantization(const Pass& pass, Role role, int rows, const Memory& memory) const;
   QuantizedTensor in_fp8(const Pass& pass, Role role, bool columnwise, int rows, OperandMemory memory) const;
@@ -129,7 +131,7 @@ class Linear {
   void multiply_by_weight(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a) const;
   void multiply(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b) const;
   void observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,
-               const LinearInput& x) const;
+               const ProductSource& x) const;
 
   // Tensor parallelism.
   Tensor gather_rows(const Pass& pass, Role role, const Tensor& own) const;

@@ -20,17 +20,17 @@ class Mlp {
   }
 
   // out (R, C) = the MLP of x (R, C).
-  void forward(const Pass& pass, const Tensor& out, const LinearInput& x) const;
+  void forward(const Pass& pass, const Tensor& out, const ProductSource& x) const;
   // Call this before backward, with a pass that is `recomputing`, unless the level is none. It recomputes what backward
   // needs and the level leaves out. `out` may be absent; otherwise it is computed, too.
-  void recompute(const Pass& pass, Recompute level, const Tensor& out, const LinearInput& x) const;
+  void recompute(const Pass& pass, Recompute level, const Tensor& out, const ProductSource& x) const;
   // dx (R, C) = the gradient of x, from that of out. `x` is forward's input in the model's type, if that was kept.
-  void backward(const Pass& pass, const Tensor& dx, const LinearInput& dout, const Tensor& x) const;
+  void backward(const Pass& pass, const Tensor& dx, const ProductSource& dout, const Tensor& x) const;
 
  private:
   void show(const Pass& pass, const char* name, const Tensor& tensor) const { pass.show(layer_, name, tensor); }
-  LinearInput down_input() const;
-  void up(const Pass& pass, const LinearInput& x) const;
+  ProductSource down_input() const;
+  void up(const Pass& pass, const ProductSource& x) const;
 
   const int layer_;
   const BlockScratch& s_;

@@ -52,7 +52,7 @@ struct Pass {
   Matmul& matmul;
   const ModelConfig& config;  // of this rank's part of the model
   int B, T;                   // sequences, and tokens of each
-  int N, R;                   // tokens, B T; rows between products: this rank's part of the tokens
+  int N, R;                   // tokens, B T; rows of the residual stream: this rank's part of the tokens
   RopeAngles rope;
   AttentionKernel attention = AttentionKernel::automatic;
   // (B, T) int32: the first key of its row that each token sees, in layers without a window and in those with one;

@@ -38,7 +38,7 @@ constexpr bool kExchanged = true, kLocal = false, kBackward = true, kBoth = fals
 
 constexpr ScratchRow kRows[] = {
     {"projected", residual, kExchanged, kBoth},
-    {"delta", residual, kExchanged, kBoth},  // what a block adds to its middle: mlp_out
+    {"delta", residual, kExchanged, kBoth},  // mlp_out, which a block adds to h
     {"dqkv", qkv, kLocal, kBoth},
     {"sums of q and k", qk_sums, kExchanged, kBoth},
     {"qkv after RoPE", rotated, kLocal, kBackward},

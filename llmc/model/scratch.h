@@ -34,19 +34,21 @@ class ScratchTensors {
   std::vector<Tensor> tensors_;
 };
 
-// The buffers of blocks in a pass of N tokens and R rows. Forward needs the first four.
+// The buffers of blocks in a pass of N tokens and R rows. Forward uses the first four, `rotated`
+// only in a training.
 struct BlockScratch {
   BlockScratch(const ScratchTensors& all, int N, int R);
 
-  Tensor projected;        // (R, C) output of Wo; with norms after the layers: gradient of the outputs of Wo and Wdown
-  Tensor dqkv;             // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
-  Tensor rotated;          // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
-  Tensor qk_sums;          // (N, 2) of q and k; only for a norm over all heads
-  Tensor dnorm;            // (R, C)
-  Tensor dattention;       // (N, NH HD)
-  Tensor dswiglu;          // (N, FF)
-  Tensor dgate_up;         // (N, 2 FF); absent where quantization computes it and nobody stores it
-  Tensor rowsum_dO_O;      // (rowsum_dO_O_size(N))
+  Tensor projected;    // (R, C) output of Wo; with norms after attention and the MLP: gradient of the outputs of Wo and
+                       // Wdown
+  Tensor dqkv;         // (N, QKV); in forward with a `past`: the new tokens' q, k and v before they are copied
+  Tensor rotated;      // (N, QKV) q, k and v after RoPE, where backward needs them as they were before a norm
+  Tensor qk_sums;      // (N, 2) of q and k; only for a norm over all heads
+  Tensor dnorm;        // (R, C)
+  Tensor dattention;   // (N, NH HD)
+  Tensor dswiglu;      // (N, FF)
+  Tensor dgate_up;     // (N, 2 FF); absent where quantization computes it and nobody stores it
+  Tensor rowsum_dO_O;  // (rowsum_dO_O_size(N))
   Tensor norm_partials;    // (rmsnorm_backward_scratch(R, C))
   Tensor vector_partials;  // (qk_norm_rope_scratch(N, QKV)); only for biases, or norms of q and k
 };

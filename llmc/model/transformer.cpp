@@ -35,8 +35,8 @@ Transformer::Transformer(MemoryPlan& plan, const RankPart& part, const PassSetti
                                {part.sequence_group->size(), head_buffers_.logits[0]->columns()});
 }
 
-// Tensor-parallel ranks gather and scatter the rows between products. NCCL takes its kernels for windows only if both
-// ends of a collective lie in one.
+// Tensor-parallel ranks gather and scatter the rows of the residual stream. NCCL uses its kernels for symmetric memory
+// only if both the source and the destination of a collective lie in such memory.
 Segment Transformer::rows_segment() const { return part_.tensor_parallel ? Segment::symmetric : Segment::device; }
 
 SavedSizes Transformer::saved_sizes() const {
@@ -106,7 +106,7 @@ int Transformer::context_heads() const {
   if (!part_.context_parallel) return 0;
   if (settings_.context_heads) return settings_.context_heads;
   const ContextPart part = part_.context();
-  return ::context_heads(config_, settings_.B, part.chunk(settings_.T), part.degree);
+  return choose_context_heads(config_, settings_.B, part.chunk(settings_.T), part.degree);
 }
 
 void Transformer::prepare(Matmul& matmul) {
@@ -172,7 +172,7 @@ ScratchTensors Transformer::scratch() const {
   return ScratchTensors(std::vector<Tensor>(scratch_.begin(), scratch_.end()));
 }
 
-// Call this when the head's weights have been gathered. With `gradients`, its backward begins.
+// Call this when the head's weights have been gathered. With `gradients`, its backward begins (GradientStore::begin()).
 Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
   const int unit = layout_.head_unit();
   const UnitTensors weights = parameters_.get(unit);
@@ -181,7 +181,7 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
   if (gradients) {
     const UnitTensors grads(layout_, unit, gradients->begin(unit));
     norm.grad = grads["norm"];
-    head.grad = config_.tied ? embedding_gradient(*gradients) : grads["head"];
+    head.grad = config_.tied ? begin_embedding_gradient(*gradients) : grads["head"];
   }
   const ScratchTensors scratch = this->scratch();
   HeadBuffers buffers{.x = head_buffers_.x,
@@ -196,7 +196,7 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
 }
 
 // Begins the embedding's gradient. If the head is tied, make_head() calls this, once for both.
-Tensor Transformer::embedding_gradient(GradientStore& gradients) const {
+Tensor Transformer::begin_embedding_gradient(GradientStore& gradients) const {
   const int unit = layout_.embedding_unit();
   return UnitTensors(layout_, unit, gradients.begin(unit))["embedding"];
 }
@@ -235,21 +235,21 @@ void Transformer::forward_from(const MicroBatch& batch, int past, bool training)
   embed(pass, batch, table);
   pass.show(-1, "the output", activations_.get(0)["x"].rows(0, pass.R));
   if (!config_.tied) parameters_.release(embedding);  // else the head needs it, too
-  const ScratchTensors scratch = this->scratch();
-  const BlockScratch of_blocks(scratch, pass.N, pass.R);
-  const Tensor mlp_out = scratch["delta"].rows(0, pass.R);
+  const ScratchTensors all_scratch = scratch();
+  const BlockScratch block_scratch(all_scratch, pass.N, pass.R);
+  const Tensor mlp_out = all_scratch["delta"].rows(0, pass.R);
   Tensor h;  // of the previous block
   for (int layer = 0; layer < L; ++layer) {
     const Range of_block("block %lld", layer);
     if (layer + ahead <= L) parameters_.gather(layout_.block_unit(layer + ahead));  // a later block, or the head
-    if (layer) activations_.begin_forward(layer, training);
-    const Block block(pass, block_tensors(layer), of_blocks);
+    if (layer) activations_.begin_forward(layer, training);  // block 0 began before the embedding wrote its x
+    const Block block(pass, block_tensors(layer), block_scratch);
     block.forward(h, mlp_out);
     activations_.end_forward(layer, training);
     h = block.h();
     parameters_.release(layout_.block_unit(layer));
   }
-  holds_head_ = true;
+  holds_head_ = true;                            // logits(), loss() and backward() use its weights
   make_head(pass, nullptr).forward(h, mlp_out);  // (N, C)
 }
 
@@ -258,7 +258,7 @@ void Transformer::embed(const Pass& pass, const MicroBatch& batch, const Tensor&
   const Tensor x = activations_.get(0)["x"].rows(0, pass.R);
   TensorParallel* tensor = pass.tensor_parallel;
   if (!tensor) return embedding_forward(stream_, x, batch.inputs, table, embedding_rows());  // (N, C)
-  // Each sum has one rank's number and zeros, so the model's type is exact.
+  // Each sum has one rank's element and zeros, so the model's type is exact.
   const Tensor all(pass.sums.data, settings_.dtype, {tensor->padded(pass.N), config_.C});
   tensor->clear_padding(stream_, all, pass.N);
   for (const TensorParallel::Chunk& chunk : tensor->chunks(pass.N)) {
@@ -319,9 +319,9 @@ void Transformer::backward(const MicroBatch& batch, StepState* state, GradientSt
   const int embedding = layout_.embedding_unit();
   gradients.begin_micro_step(first, last);
   pass.accumulate = gradients.accumulates(layout_.head_unit());
-  const ScratchTensors scratch = this->scratch();
-  const BlockScratch of_blocks(scratch, pass.N, pass.R);
-  const Tensor dresidual = scratch["dresidual"].rows(0, pass.R);
+  const ScratchTensors all_scratch = scratch();
+  const BlockScratch block_scratch(all_scratch, pass.N, pass.R);
+  const Tensor dresidual = all_scratch["dresidual"].rows(0, pass.R);
   // Where the kernel that produces the gradient of a block's output writes its amax, for `down`. Null in families with
   // a norm after `down`, because `down` takes that norm's gradient.
   const auto amax_of = [&](int layer) {
@@ -339,11 +339,11 @@ void Transformer::backward(const MicroBatch& batch, StepState* state, GradientSt
     const Range of_block("block %lld", layer);
     if (layer >= ahead) parameters_.gather(layout_.block_unit(layer - ahead));
     pass.accumulate = gradients.accumulates(layout_.block_unit(layer));
-    backward_block(pass, layer, of_blocks, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
+    backward_block(pass, layer, block_scratch, gradients, dresidual, amax_of(layer), amax_of(layer - 1));
     parameters_.release(layout_.block_unit(layer));
     reduce(pass, gradients, layout_.block_unit(layer));
   }
-  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : embedding_gradient(gradients), dresidual);
+  embed_backward(pass, batch, config_.tied ? head.weight_gradient() : begin_embedding_gradient(gradients), dresidual);
   reduce(pass, gradients, embedding);
 }
 
@@ -357,7 +357,7 @@ void Transformer::reduce(const Pass& pass, GradientStore& gradients, int unit) c
 
 // Recomputes what the block's forward did not keep, then computes its backward.
 void Transformer::backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
-                                 const Tensor& dresidual, const float* amax, float* amax_before) {
+                                 const Tensor& dresidual, const float* amax, float* amax_of_previous) {
   BlockTensors tensors = block_tensors(layer);
   activations_.begin_backward(layer);
   if (const Recompute level = activations_.recompute(layer); level != Recompute::none) {
@@ -368,6 +368,6 @@ void Transformer::backward_block(const Pass& pass, int layer, const BlockScratch
   }
   const int unit = layout_.block_unit(layer);
   tensors.gradients.emplace(layout_, unit, gradients.begin(unit));
-  Block(pass, tensors, scratch).backward(dresidual, amax, amax_before);
+  Block(pass, tensors, scratch).backward(dresidual, amax, amax_of_previous);
   activations_.end_backward(layer);
 }

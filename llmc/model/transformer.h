@@ -25,7 +25,7 @@ struct RankPart {
   Communicator* sequence_group;       // ranks that compute the same sequences; null: this rank alone
 
   ContextPart context() const { return context_parallel ? context_parallel->part() : ContextPart{}; }
-  // This rank's tokens of B sequences of T tokens, and its rows between products.
+  // This rank's tokens of B sequences of T tokens, and its rows of the residual stream.
   size_t tokens(int B, int T) const { return size_t(B) * size_t(T) / size_t(context().degree); }
   size_t rows(int B, int T) const {
     return tensor_parallel ? TensorParallel::own_rows(tokens(B, T), tensor_parallel->degree()) : tokens(B, T);
@@ -48,9 +48,8 @@ class Transformer {
   // Forward of one micro-batch that was sent to the device. `training`: its backward() follows, and is the next call.
   // Otherwise logits() may be called afterwards.
   void forward(const MicroBatch& batch, bool training);
-  // The loss and backward of the micro-batch of the last forward(). Adds the losses to state->loss_sum. `first`: it is
-  // the first of its step, so that gradients of matrices are set and not added to. `last`: it is the last of its step,
-  // after which each unit's reduced gradients are final.
+  // The loss and backward of the micro-batch of the last forward(). Adds the losses to state->loss_sum. `first`
+  // and `last`: whether it is the first and the last of its step; see GradientStore::begin_micro_step().
   void backward(const MicroBatch& batch, StepState* state, GradientStore& gradients, bool first, bool last);
   // Forward only. Adds the losses to state->loss_sum.
   void forward_loss(const MicroBatch& batch, StepState* state);
@@ -72,7 +71,7 @@ class Transformer {
   RowParts row_parts(const Tensor& logits, int row);  // the host waits for the other ranks
   int head_chunk() const { return int(head_buffers_.logits[0]->rows()); }
   int vocabulary() const { return part_.vocabulary.whole; }
-  ContextPart part() const { return part_.context(); }
+  ContextPart context_part() const { return part_.context(); }
   int tokens() const { return tokens_; }  // of this rank, in the last pass
   // True if forward_cached() may be called.
   bool keeps_keys() const { return !part_.context_parallel && activations_.keeps_keys(); }
@@ -90,17 +89,18 @@ class Transformer {
   void release_head();
   void forward_from(const MicroBatch& batch, int past, bool training);
   std::optional<Fp8Pass> fp8_pass() const;
+  // A pass without a batch, for the head's products after a forward.
   Pass make_pass(int B, int seq_len, const Fp8Pass* fp8) const;
   // The pass of this micro-batch. `fp8` must outlive it.
   Pass make_pass(const MicroBatch& batch, int past, bool training, const Fp8Pass* fp8) const;
   BlockTensors block_tensors(int layer) const;
   void backward_block(const Pass& pass, int layer, const BlockScratch& scratch, GradientStore& gradients,
-                      const Tensor& dresidual, const float* amax, float* amax_before);
+                      const Tensor& dresidual, const float* amax, float* amax_of_previous);
   ScratchTensors scratch() const;
   int context_heads() const;
   void reduce(const Pass& pass, GradientStore& gradients, int unit) const;
   Head make_head(const Pass& pass, GradientStore* gradients);
-  Tensor embedding_gradient(GradientStore& gradients) const;
+  Tensor begin_embedding_gradient(GradientStore& gradients) const;
 
   const RankPart part_;
   const ModelConfig& config_ = part_.config;
@@ -129,5 +129,5 @@ class Transformer {
   int B_ = 0, T_ = 0;        // of the last forward pass
   int tokens_ = 0;           // of this rank in it
   int cached_ = 0;           // tokens of one sequence whose keys and values are kept
-  bool holds_head_ = false;  // the head's weights are still gathered since the last pass
+  bool holds_head_ = false;  // the head's weights stay gathered after forward, until release_head()
 };

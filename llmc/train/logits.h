@@ -57,7 +57,7 @@ inline void read_numbers(Stream& compute, const Tensor& from, std::vector<float>
 // head computes its chunks of rows again. All ranks that compute the same sequences call.
 inline std::vector<float> read_logits(Transformer& transformer, Stream& compute, int B, int seq_len, int begin,
                                       int end) {
-  const ContextPart own = transformer.part();
+  const ContextPart own = transformer.context_part();
   const size_t V = size_t(transformer.vocabulary());
   std::vector<float> result(size_t(end - begin) * V);
   std::vector<float> numbers;
@@ -93,7 +93,7 @@ inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader
   REQUIRE(inputs.size() == size_t(N) && (!only_row || (*only_row >= 0 && *only_row < N)),
           "logits of %zu tokens as %d x %d, row %d", inputs.size(), B, seq_len, only_row.value_or(-1));
   REQUIRE(positions.empty() || positions.size() == inputs.size(), "%zu positions of %d tokens", positions.size(), N);
-  const PaddedRows rows(inputs, positions, B, seq_len, transformer.part().multiple());
+  const PaddedRows rows(inputs, positions, B, seq_len, transformer.context_part().multiple());
   batches.send(compute, 1, rows.inputs(), nullptr, rows.positions(), B, rows.T, transformer.vocabulary());
   transformer.forward(batches.micro_batch(), false);
   if (only_row) return read_logits(transformer, compute, B, rows.T, rows.place(*only_row), rows.place(*only_row) + 1);
@@ -110,7 +110,7 @@ inline std::vector<float> compute_logits(Transformer& transformer, BatchUploader
 // sequences, which all call; null: this rank alone.
 inline std::vector<float> read_losses(const Transformer& transformer, Stream& compute, Communicator* sequence_group,
                                       int B, int seq_len) {
-  const ContextPart own = transformer.part();
+  const ContextPart own = transformer.context_part();
   const size_t mine = size_t(transformer.tokens()), ranks = sequence_group ? size_t(sequence_group->size()) : 1;
   std::vector<float> numbers(ranks * mine), losses(size_t(B) * size_t(seq_len));
   if (sequence_group) {

@@ -116,10 +116,10 @@ void Optimizer::square_sum(StepState* state) {
 
 void Optimizer::update(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
                        AdamWAmax amax) {
-  std::vector<SweepOperand> operands;
-  for (const StateKind kind : kStateKinds) operands.push_back(state_.operand(kind, run.unit, run.elements));
-  operands.push_back(state_.gradient_operand(gradients));
-  state_.sweep().run(operands, [&](std::span<const Tensor> here, size_t first) {
+  std::vector<SweepArray> arrays;
+  for (const StateKind kind : kStateKinds) arrays.push_back(state_.sweep_array(kind, run.unit, run.elements));
+  arrays.push_back(state_.gradient_array(gradients));
+  state_.sweep().run(arrays, [&](std::span<const Tensor> here, size_t first) {
     const Tensor &master = here[0], &m = here[1], &v = here[2], &g = here[3], own = weights.elements(first, g.size());
     adamw(compute_, master ? master : own, m, v, master ? own : Tensor(), g, state, ranges_on_device_ + run.first_range,
           run.ranges, first, constants_, amax);

@@ -67,7 +67,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_steps,
                size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
-               transformer_.part()),
+               transformer_.context_part()),
       step_states_(plan_, device),
       workspace_(
           plan_.add(Segment::device, "workspace", "products", DType::uint8, {Matmul::workspace_bytes(device.info())})),

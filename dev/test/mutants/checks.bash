@@ -83,7 +83,7 @@ checks_of() {
       echo 'ranks 2 $build/test/comm'
       ;;
     llmc/memory/activation_store.*) echo '$build/test/activation_policies pairs' ;;
-    llmc/memory/optimizer_state.* | llmc/memory/gradient_store.* | llmc/memory/slots.* | llmc/memory/snapshot.*)
+    llmc/memory/optimizer_state.* | llmc/memory/gradient_store.* | llmc/memory/slots.* | llmc/memory/sweep.* | llmc/memory/snapshot.*)
       echo '$build/test/state_choices some'
       echo 'ranks 2 $build/test/state_choices some'
       ;;
