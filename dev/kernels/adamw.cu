@@ -183,7 +183,7 @@ void check_rounded(Checker& checker, const std::string& name, const std::vector<
     std::vector<bool> used(n, false);
     for (const AdamWRange& r : ranges)
       for (size_t i = r.begin; i < r.begin + r.count; ++i) {
-        const AdamWDraws draws = adamw_draws(r.key, r.place[i - r.begin], step);
+        const AdamWDraws draws = adamw_draws(r.key, r.window[i - r.begin], step);
         if (std::is_same_v<Master, bf16>) want_p[i] = stochastic_bf16(want_p[i], draws.master);
         if (std::is_same_v<Moment, bf16>)
           want_m[i] = stochastic_bf16(want_m[i], draws.m), want_v[i] = stochastic_bf16(want_v[i], draws.v);
@@ -346,7 +346,7 @@ void check(Checker& checker) {
   for (const uint64_t columns : {1, 7, 8, 24, 33}) {  // of each tensor, cut from wider ones
     size_t n = 0;
     auto ranges = ranges_of({64, 5, 2048, 333, 8193}, 3, n);
-    for (size_t i = 0; i < ranges.size(); ++i) ranges[i].place = {i, i % columns, columns, columns + 2 * i + 1};
+    for (size_t i = 0; i < ranges.size(); ++i) ranges[i].window = {i, i % columns, columns, columns + 2 * i + 1};
     check_rounded<bf16, bf16>(
         checker, format("all in bf16, %llu columns of wider tensors", (unsigned long long)columns), ranges, n);
   }

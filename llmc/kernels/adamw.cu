@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kVectorSize = 8;  // elements that a thread processes at once
 constexpr int kVectorsPerThread = 4;
-constexpr size_t kBlock = size_t(kThreads) * kVectorSize * kVectorsPerThread;  // elements per block
+constexpr size_t kElementsPerBlock = size_t(kThreads) * kVectorSize * kVectorsPerThread;
 
 __device__ __forceinline__ size_t end_of(const AdamWRange& range) { return range.begin + range.count; }
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ PhiloxBlock draws_of_pair(uint64_t key, uint64_t i, i
 
 // Pointers to the first of some neighbours in each buffer.
 template <class Master, class Moment>
-struct Place {
+struct VectorPointers {
   Master* master;
   Moment *m, *v;
   bf16* weights;  // null if there are none
@@ -67,16 +67,16 @@ struct LoadedVector {
 
 // Returns the first `width` elements of x.
 template <int width>
-__device__ __forceinline__ float (&first_of(float (&x)[kVectorSize]))[width] {
+__device__ __forceinline__ float (&prefix_of(float (&x)[kVectorSize]))[width] {
   return *reinterpret_cast<float(*)[width]>(x);
 }
 
 template <int width, class Master, class Moment>
-__device__ __forceinline__ void load(LoadedVector& vector, const Place<Master, Moment>& at) {
-  load_vector(first_of<width>(vector.p), at.master);
-  load_vector(first_of<width>(vector.m), at.m);
-  load_vector(first_of<width>(vector.v), at.v);
-  load_vector(first_of<width>(vector.g), at.gradients);
+__device__ __forceinline__ void load(LoadedVector& vector, const VectorPointers<Master, Moment>& at) {
+  load_vector(prefix_of<width>(vector.p), at.master);
+  load_vector(prefix_of<width>(vector.m), at.m);
+  load_vector(prefix_of<width>(vector.v), at.v);
+  load_vector(prefix_of<width>(vector.g), at.gradients);
 }
 
 __device__ __forceinline__ void update(LoadedVector& vector, float decay, const StepState& state,
@@ -96,16 +96,16 @@ __device__ __forceinline__ void update(LoadedVector& vector, float decay, const 
   }
 }
 
-// Rounds `width` neighbours in `range` stochastically to the types of the buffers. `first` is the index of the first of
-// them, as ranges count.
+// Rounds `width` neighbours in `range` stochastically to the types of the buffers. `first_in_ranges` is the index of
+// the first of them, which counts as AdamWRange::begin does: index in the buffers + offset.
 template <int width, class Master, class Moment>
-__device__ __forceinline__ void round_stochastically(LoadedVector& vector, const AdamWRange& range, size_t first,
-                                                     int64_t step) {
-  const bool cut = range.place.is_cut();
-  uint64_t number = range.place[first - range.begin];  // of the element in its tensor
+__device__ __forceinline__ void round_stochastically(LoadedVector& vector, const AdamWRange& range,
+                                                     size_t first_in_ranges, int64_t step) {
+  const bool cut = range.window.is_cut();
+  uint64_t number = range.window[first_in_ranges - range.begin];  // of the element in its tensor
   PhiloxBlock pair;
   for (int i = 0; i < width; ++i) {
-    if (cut) number = range.place[first - range.begin + i];
+    if (cut) number = range.window[first_in_ranges - range.begin + i];
     if (i == 0 || cut || number % 2 == 0) pair = draws_of_pair(range.key, number, step);
     const AdamWDraws draws = draws_of(pair, number++);
     if constexpr (std::is_same_v<Master, bf16>) vector.p[i] = stochastically_rounded(vector.p[i], draws.master);
@@ -119,16 +119,16 @@ __device__ __forceinline__ void round_stochastically(LoadedVector& vector, const
 // Rounds and stores `width` neighbours in `range`. Returns the largest |weight|, rounded to bf16, as the bits of an
 // fp32 value.
 template <int width, class Master, class Moment>
-__device__ __forceinline__ uint32_t store(LoadedVector& vector, const Place<Master, Moment>& at,
-                                          const AdamWRange& range, size_t first, int64_t step) {
+__device__ __forceinline__ uint32_t store(LoadedVector& vector, const VectorPointers<Master, Moment>& at,
+                                          const AdamWRange& range, size_t first_in_ranges, int64_t step) {
   if constexpr (std::is_same_v<Master, bf16> || std::is_same_v<Moment, bf16>)
-    round_stochastically<width, Master, Moment>(vector, range, first, step);
-  store_vector(at.master, first_of<width>(vector.p));
-  store_vector(at.m, first_of<width>(vector.m));
-  store_vector(at.v, first_of<width>(vector.v));
-  if (at.weights) store_vector(at.weights, first_of<width>(vector.p));
+    round_stochastically<width, Master, Moment>(vector, range, first_in_ranges, step);
+  store_vector(at.master, prefix_of<width>(vector.p));
+  store_vector(at.m, prefix_of<width>(vector.m));
+  store_vector(at.v, prefix_of<width>(vector.v));
+  if (at.weights) store_vector(at.weights, prefix_of<width>(vector.p));
   Vector<bf16, width> magnitudes = {};
-  max_abs_into(magnitudes, rounded<bf16>(first_of<width>(vector.p)));
+  max_abs_into(magnitudes, rounded<bf16>(prefix_of<width>(vector.p)));
   return max_value(magnitudes);
 }
 
@@ -142,14 +142,15 @@ __global__ void __launch_bounds__(kThreads)
                  const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n,
                  AdamWConstants constants, float* amax) {
   if (state->held) return;
-  const StepState now = *state;
-  size_t at = size_t(blockIdx.x) * kBlock + size_t(threadIdx.x) * kVectorSize;  // index in the buffers
+  const StepState state_now = *state;
+  size_t at = size_t(blockIdx.x) * kElementsPerBlock + size_t(threadIdx.x) * kVectorSize;  // index in the buffers
   int range = range_of(ranges, range_count, offset + at);
   int range_of_block = 0;
   bool one_range = false;
   uint32_t largest = 0;
   if constexpr (finds_amax) {
-    const size_t begin = size_t(blockIdx.x) * kBlock, end = n - begin < kBlock ? n : begin + kBlock;
+    const size_t begin = size_t(blockIdx.x) * kElementsPerBlock,
+                 end = n - begin < kElementsPerBlock ? n : begin + kElementsPerBlock;
     range_of_block = range_of(ranges, range_count, offset + begin);
     one_range = range_of_block < range_count && end_of(ranges[range_of_block]) >= offset + end;
   }
@@ -161,20 +162,21 @@ __global__ void __launch_bounds__(kThreads)
     const size_t end = at + kVectorSize;
 #pragma unroll 1
     for (size_t i = at; i < end && i < n;) {
-      const size_t first = offset + i;
-      while (range < range_count && end_of(ranges[range]) <= first) ++range;
+      const size_t first_in_ranges = offset + i;
+      while (range < range_count && end_of(ranges[range]) <= first_in_ranges) ++range;
       if (range == range_count) break;
       const AdamWRange& r = ranges[range];
-      const bool whole = i == at && r.begin <= first && offset + end <= end_of(r) && end <= n;
-      const Place<Master, Moment> place{master + i, m + i, v + i, weights ? weights + i : nullptr, gradients + i};
-      i += whole ? kVectorSize : 1;
-      if (first < r.begin) continue;
+      const bool full = i == at && r.begin <= first_in_ranges && offset + end <= end_of(r) && end <= n;
+      const VectorPointers<Master, Moment> pointers{master + i, m + i, v + i, weights ? weights + i : nullptr,
+                                                    gradients + i};
+      i += full ? kVectorSize : 1;
+      if (first_in_ranges < r.begin) continue;
       LoadedVector vector = {};
-      if (whole) load<kVectorSize>(vector, place);
-      else load<1>(vector, place);
-      update(vector, r.weight_decay, now, constants);
-      const uint32_t magnitude =
-          whole ? store<kVectorSize>(vector, place, r, first, now.step) : store<1>(vector, place, r, first, now.step);
+      if (full) load<kVectorSize>(vector, pointers);
+      else load<1>(vector, pointers);
+      update(vector, r.weight_decay, state_now, constants);
+      const uint32_t magnitude = full ? store<kVectorSize>(vector, pointers, r, first_in_ranges, state_now.step)
+                                      : store<1>(vector, pointers, r, first_in_ranges, state_now.step);
       if constexpr (finds_amax) {
         if (!one_range) raise(r, magnitude);
         else largest = magnitude > largest ? magnitude : largest;
@@ -228,9 +230,9 @@ void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& 
     using Master = decltype(master_number);
     using Moment = decltype(moment_number);
     launch<adamw_kernel<Master, Moment, decltype(finds_amax)::value>>(
-        work, blocks_for(size_t(n), kBlock), kThreads, 0, master.as<Master>(), m.as<Moment>(), v.as<Moment>(),
-        weights.as<bf16>(), gradients.as<float>(), state, ranges, range_count, offset, size_t(n), constants,
-        amax.words);
+        work, blocks_for(size_t(n), kElementsPerBlock), kThreads, 0, master.as<Master>(), m.as<Moment>(),
+        v.as<Moment>(), weights.as<bf16>(), gradients.as<float>(), state, ranges, range_count, offset, size_t(n),
+        constants, amax.words);
   };
   with_type(who, master.type, [&](auto of_master) {
     with_type(who, m.type, [&](auto of_moments) {

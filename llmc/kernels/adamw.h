@@ -43,9 +43,9 @@ HOST_DEVICE inline float bias_correction(float beta, int64_t t) {
 struct AdamWRange {
   size_t begin, count;
   float weight_decay;
-  uint64_t key = 0;        // philox_key of the tensor
-  ShardWindow place = {};  // position of these elements in the tensor
-  int amax = -1;           // index of its word in AdamWAmax; -1: none
+  uint64_t key = 0;         // philox_key of the tensor
+  ShardWindow window = {};  // position of these elements in the tensor
+  int amax = -1;            // index of its word in AdamWAmax; -1: none
 };
 
 // The kernel raises each word to the largest |weight|, rounded to bf16, of the ranges that name it. Quantization of the

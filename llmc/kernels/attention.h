@@ -1,7 +1,7 @@
 // Causal attention with grouped queries (Vaswani et al. 2017; Ainslie et al. 2023), forward and backward. The kernels
 // work tile by tile, so that the Tq x Tk scores are never stored (Dao 2023, FlashAttention-2):
 //
-//   s[t,j] = scale * q[t] . k[j]      scale = 1 / sqrt(HD)
+//   s[t,j] = softmax_scale * q[t] . k[j]      softmax_scale = 1 / sqrt(HD)
 //   lse[t] = log sum_j exp(s[t,j])    p[t,j] = exp(s[t,j] - lse[t])
 //   out[t] = sum_j p[t,j] v[j]
 //

@@ -47,10 +47,10 @@ struct Stage {
   Mbarrier full, empty;
 };
 template <class Tile, int kStages>
-__device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int consumers) {
+__device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], int arrivals_to_empty) {
   for (int i = 0; i < kStages; ++i) {
     mbarrier_init(ring[i].full, 1);
-    mbarrier_init(ring[i].empty, consumers);
+    mbarrier_init(ring[i].empty, arrivals_to_empty);
   }
 }
 
@@ -132,8 +132,9 @@ __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const 
 
 // d *= the row's factor. With `accumulate`, then d += the elements of `to`, for rows row0 + r < count.
 template <int kHD>
-__device__ static __forceinline__ void scale_rows(float (&d)[kHD / 2], const float (&factor)[2],
-                                                  const HeadRows<bf16>& to, int row0, int count, bool accumulate) {
+__device__ static __forceinline__ void scale_and_accumulate(float (&d)[kHD / 2], const float (&factor)[2],
+                                                            const HeadRows<bf16>& to, int row0, int count,
+                                                            bool accumulate) {
 #pragma unroll
   for (int i = 0; i < kHD / 2; ++i) d[i] *= factor[i / 2 % 2];
   if (!accumulate) return;

@@ -1,10 +1,10 @@
 // Causal attention on Hopper, backward: the gradients of keys and values. With p[t,j] = exp(s[t,j] - lse[t]):
 //
 //   dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
-//   dk[j] = scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
+//   dk[j] = softmax_scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
 //
-// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32.  Writes dk
-// and dv (= or +=).  Deterministic, without atomics: one warpgroup alone accumulates dk and dv of its keys, over the
+// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32. Writes dk
+// and dv (= or +=). Deterministic, without atomics: one warpgroup alone accumulates dk and dv of its keys, over the
 // queries that see them in all heads of the group. Scores are computed transposed, keys x queries, so that p and ds in
 // registers already are operand A of the gemms that sum over queries.
 //
@@ -40,7 +40,7 @@ struct QueryRows {
 };
 
 template <int kHD>
-struct Tiles {
+struct SharedStorage {
   static constexpr int kConsumers = 2, kBlockN = kConsumers * kWarpgroupRows, kBlockM = 64, kStages = 3;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads;
   static constexpr int kProducerRegisters = 24, kRegisters = 240;
@@ -51,7 +51,7 @@ struct Tiles {
   QueryRows<kBlockM> rows[kStages];  // released together with the stage of q
   Mbarrier keys_full;
 };
-static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
+static_assert(sizeof(SharedStorage<128>) <= 227 << 10 && sizeof(SharedStorage<64>) <= 227 << 10);
 
 constexpr int kConsumerBarrier = 1;  // named barriers 1 and 2, one for each consumer
 
@@ -76,10 +76,10 @@ struct QueryBlockIterator {
 
 // The producer thread loads k and v, then q and dout of the m_blocks.
 template <int kHD>
-__device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout,
+__device__ __forceinline__ void produce(SharedStorage<kHD>& shared, const TensorMap& q, const TensorMap& dout,
                                         const TensorMap& k, const TensorMap& v, int b, int kv_head, int head, int key0,
                                         const QueryBlocks& query_blocks) {
-  using Shared = Tiles<kHD>;
+  using Shared = SharedStorage<kHD>;
   mbarrier_arrive_expect_tx(shared.keys_full, sizeof(shared.k) + sizeof(shared.v));
   load_rows(shared.k, k, shared.keys_full, kv_head, key0, b);
   load_rows(shared.v, v, shared.keys_full, kv_head, key0, b);
@@ -95,10 +95,10 @@ __device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, 
 
 // Loads lse, rowsum_dO_O and the range of keys of each m_block's queries. kBlockM threads call, one for each `row`.
 template <int kHD>
-__device__ __forceinline__ void produce_query_rows(Tiles<kHD>& shared, const float* lse, const float* rowsum_dO_O,
-                                                   const AttentionShape& shape, int b, int head, int row,
-                                                   const QueryBlocks& query_blocks) {
-  using Shared = Tiles<kHD>;
+__device__ __forceinline__ void produce_query_rows(SharedStorage<kHD>& shared, const float* lse,
+                                                   const float* rowsum_dO_O, const AttentionShape& shape, int b,
+                                                   int head, int row, const QueryBlocks& query_blocks) {
+  using Shared = SharedStorage<kHD>;
   PipelineState<Shared::kStages> stage;
   QueryBlockIterator<Shared::kBlockM> at(head, query_blocks);
   for (int i = 0; i < query_blocks.count; ++i) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void produce_query_rows(Tiles<kHD>& shared, const flo
 // Replaces the scores in s by p. The lane's rows are keys, first_key is the consumer's first; its columns are queries.
 template <int kBlockM>
 __device__ __forceinline__ void compute_p(float (&s)[kBlockM / 2], const QueryRows<kBlockM>& rows, int first_key,
-                                          float scale) {
+                                          float softmax_scale) {
   const int first_of_warp = first_key + warp_number() % 4 * 16, lane = lane_of_warp();
   bool every = true;  // this lane's two queries see every key of the warp
 #pragma unroll
@@ -142,7 +142,7 @@ __device__ __forceinline__ void compute_p(float (&s)[kBlockM / 2], const QueryRo
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& score = s[4 * j + 2 * half + odd];
-        score = exp2_f32(score * (scale * kLog2e) - lse_log2);
+        score = exp2_f32(score * (softmax_scale * kLog2e) - lse_log2);
       }
     }
   if (!masked) return;
@@ -178,10 +178,11 @@ __device__ __forceinline__ void compute_ds(float (&dp)[kCount], const float (&p)
 
 // A consumer's 64 keys: gemms and epilogue.
 template <int kHD>
-__device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dk_map, const TensorMap& dv_map, bf16* dk,
-                                        bf16* dv, const AttentionShape& shape, float scale, int b, int kv_head,
-                                        int key0, int consumer, const QueryBlocks& query_blocks, bool accumulate) {
-  using Shared = Tiles<kHD>;
+__device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const TensorMap& dk_map, const TensorMap& dv_map,
+                                        bf16* dk, bf16* dv, const AttentionShape& shape, float softmax_scale, int b,
+                                        int kv_head, int key0, int consumer, const QueryBlocks& query_blocks,
+                                        bool accumulate) {
+  using Shared = SharedStorage<kHD>;
   constexpr int kBlockM = Shared::kBlockM;
   const int row0 = consumer * kWarpgroupRows;
   float acc_dk[kHD / 2] = {}, acc_dv[kHD / 2] = {}, s[kBlockM / 2] = {}, dp[kBlockM / 2] = {};
@@ -217,7 +218,7 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dk_
   const auto wait_and_compute_p = [&] {
     warpgroup_fence_operand(s);
     mbarrier_wait(shared.rows[stage.slot].full, stage.parity);
-    compute_p(s, shared.rows[stage.slot], key0 + row0, scale);
+    compute_p(s, shared.rows[stage.slot], key0 + row0, softmax_scale);
   };
   // The rest of an m_block once s has p: adds to dv, and leaves ds in `p_or_ds`.
   const auto finish_m_block = [&] {
@@ -257,24 +258,24 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dk_
     wgmma_wait_group<0>();
     warpgroup_fence_operand(acc_dk);
   }
-  const float one[2] = {1, 1}, factor[2] = {scale, scale};
+  const float one[2] = {1, 1}, factor[2] = {softmax_scale, softmax_scale};
   const int key = key0 + row0;
-  scale_rows<kHD>(acc_dv, one, HeadRows<bf16>(dv, shape.v, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
+  scale_and_accumulate<kHD>(acc_dv, one, HeadRows<bf16>(dv, shape.v, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
   store_rows<kHD>(dv_map, kv_head, key, b, acc_dv, shared.v, row0, kConsumerBarrier + consumer);
-  scale_rows<kHD>(acc_dk, factor, HeadRows<bf16>(dk, shape.k, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
+  scale_and_accumulate<kHD>(acc_dk, factor, HeadRows<bf16>(dk, shape.k, b, kv_head, 1, kHD), key, shape.Tk, accumulate);
   store_rows<kHD>(dk_map, kv_head, key, b, acc_dk, shared.k, row0, kConsumerBarrier + consumer);
   tma_store_wait_group_read();
 }
 
 template <int kHD>
-__global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
+__global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     attention_hopper_dkv_kernel(const __grid_constant__ TensorMap dk_map, const __grid_constant__ TensorMap dv_map,
                                 const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap dout,
                                 const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                 bf16* __restrict__ dk, bf16* __restrict__ dv, const float* __restrict__ lse,
-                                const float* __restrict__ rowsum_dO_O, AttentionShape shape, float scale,
+                                const float* __restrict__ rowsum_dO_O, AttentionShape shape, float softmax_scale,
                                 bool accumulate) {
-  using Shared = Tiles<kHD>;
+  using Shared = SharedStorage<kHD>;
   constexpr int kBlockN = Shared::kBlockN, kBlockM = Shared::kBlockM;
   Shared& shared = shared_memory<Shared>();
   const BlockCoord coord = block_coord(shape);
@@ -301,8 +302,8 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
       produce_query_rows(shared, lse, rowsum_dO_O, shape, coord.b, head, row, query_blocks);
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
-    consume(shared, dk_map, dv_map, dk, dv, shape, scale, coord.b, coord.kv_head, key0, warpgroup - 1, query_blocks,
-            accumulate);
+    consume(shared, dk_map, dv_map, dk, dv, shape, softmax_scale, coord.b, coord.kv_head, key0, warpgroup - 1,
+            query_blocks, accumulate);
   }
 }
 
@@ -315,7 +316,7 @@ void hopper_attention_dkv(Stream& stream, const AttentionCall& call) {
   const char* who = "attention_hopper, dk and dv";
   with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
-    using Shared = Tiles<kHD>;
+    using Shared = SharedStorage<kHD>;
     Device& device = stream.device();
     launch<attention_hopper_dkv_kernel<kHD>>(
         dkv_work(stream, who, RateClass::attention_hopper_backward, call),
@@ -323,7 +324,7 @@ void hopper_attention_dkv(Stream& stream, const AttentionCall& call) {
         map_of_rows(device, call.dk, kWarpgroupRows, who), map_of_rows(device, call.dv, kWarpgroupRows, who),
         map_of_rows(device, call.q, Shared::kBlockM, who), map_of_rows(device, call.dout, Shared::kBlockM, who),
         map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
-        call.dk.as<bf16>(), call.dv.as<bf16>(), call.lse.as<float>(), call.rowsum_dO_O.as<float>(), s, call.scale(),
-        call.accumulate.dkv);
+        call.dk.as<bf16>(), call.dv.as<bf16>(), call.lse.as<float>(), call.rowsum_dO_O.as<float>(), s,
+        call.softmax_scale(), call.accumulate.dkv);
   });
 }

@@ -1,10 +1,10 @@
-// Causal attention on Hopper, backward: the gradient of queries, and rowsum_dO_O.  With p[t,j] = exp(s[t,j] - lse[t]):
+// Causal attention on Hopper, backward: the gradient of queries, and rowsum_dO_O. With p[t,j] = exp(s[t,j] - lse[t]):
 //
 //   rowsum_dO_O[t] = dout[t].out[t]    dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
-//   dq[t] = scale * sum_j ds[t,j] k[j]
+//   dq[t] = softmax_scale * sum_j ds[t,j] k[j]
 //
-// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32.  Writes dq
-// (= or +=) and rowsum_dO_O (=).  Deterministic: one warpgroup alone accumulates the dq of its queries. A second kernel
+// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32. Writes dq
+// (= or +=) and rowsum_dO_O (=). Deterministic: one warpgroup alone accumulates the dq of its queries. A second kernel
 // computes dk and dv and recomputes the scores. That makes 7 gemms instead of 5, but no sum passes through device
 // memory, and no block waits for another.
 //
@@ -26,7 +26,7 @@
 namespace {
 
 template <int kHD>
-struct Tiles {
+struct SharedStorage {
   static constexpr int kConsumers = 2, kBlockM = kConsumers * kWarpgroupRows, kBlockN = kHD == 64 ? 128 : 64;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads, kKeyStages = 3, kValueStages = 2;
   static constexpr int kProducerRegisters = 24, kRegisters = 240;
@@ -37,16 +37,16 @@ struct Tiles {
   Mbarrier rows_full;
   float lse_log2[kBlockM], rowsum_dO_O[kBlockM];  // lse_log2: lse * log2(e)
 };
-static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
+static_assert(sizeof(SharedStorage<128>) <= 227 << 10 && sizeof(SharedStorage<64>) <= 227 << 10);
 
 constexpr int kConsumerBarrier = 1;  // named barriers 1 and 2, one for each consumer
 
 // The producer thread loads q and dout, then k and v of the n_blocks in the order in which consumers use them.
 template <int kHD>
-__device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, const TensorMap& dout,
+__device__ __forceinline__ void produce(SharedStorage<kHD>& shared, const TensorMap& q, const TensorMap& dout,
                                         const TensorMap& k, const TensorMap& v, const MBlockCoord& coord, int kv_head,
                                         const KeyBlocks& key_blocks) {
-  using Shared = Tiles<kHD>;
+  using Shared = SharedStorage<kHD>;
   mbarrier_arrive_expect_tx(shared.rows_full, sizeof(shared.q) + sizeof(shared.dout));
   load_rows(shared.q, q, shared.rows_full, coord.head, coord.t0, coord.b);
   load_rows(shared.dout, dout, shared.rows_full, coord.head, coord.t0, coord.b);
@@ -64,9 +64,9 @@ __device__ __forceinline__ void produce(Tiles<kHD>& shared, const TensorMap& q, 
 // Computes rowsum_dO_O of a consumer's rows and writes it to device memory and to shared memory. Copies lse to shared
 // memory. A row that sees no key, or does not exist, gets lse = infinity there, so that its p is 0.
 template <int kHD>
-__device__ __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* rowsum_dO_O, const bf16* dout, const bf16* out,
-                                             const float* lse, const AttentionShape& shape, const MBlockCoord& coord,
-                                             int row0) {
+__device__ __forceinline__ void prepare_rows(SharedStorage<kHD>& shared, float* rowsum_dO_O, const bf16* dout,
+                                             const bf16* out, const float* lse, const AttentionShape& shape,
+                                             const MBlockCoord& coord, int row0) {
   const size_t first = (size_t(coord.b) * shape.NH + coord.head) * shape.Tq;
   const auto store = [&](int row, int t, float sum) {
     const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
@@ -80,11 +80,11 @@ __device__ __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* rowsum_d
 
 // A consumer's 64 queries: rowsum_dO_O, gemms and epilogue.
 template <int kHD>
-__device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dq_map, bf16* dq, float* rowsum_dO_O,
-                                        const bf16* dout, const bf16* out, const float* lse,
-                                        const AttentionShape& shape, float scale, const MBlockCoord& coord,
+__device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const TensorMap& dq_map, bf16* dq,
+                                        float* rowsum_dO_O, const bf16* dout, const bf16* out, const float* lse,
+                                        const AttentionShape& shape, float softmax_scale, const MBlockCoord& coord,
                                         int consumer, const KeyBlocks& key_blocks, bool accumulate) {
-  using Shared = Tiles<kHD>;
+  using Shared = SharedStorage<kHD>;
   constexpr int kBlockN = Shared::kBlockN;
   const int row0 = consumer * kWarpgroupRows, t0 = coord.t0 + row0;
   prepare_rows(shared, rowsum_dO_O, dout, out, lse, shape, coord, row0);
@@ -132,7 +132,7 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dq_
   const auto compute_p = [&](int n_block) {
     warpgroup_fence_operand(s);
 #pragma unroll
-    for (int i = 0; i < kBlockN / 2; ++i) s[i] = exp2_f32(s[i] * (scale * kLog2e) - lse_log2[i / 2 % 2]);
+    for (int i = 0; i < kBlockN / 2; ++i) s[i] = exp2_f32(s[i] * (softmax_scale * kLog2e) - lse_log2[i / 2 % 2]);
     const int key0 = key_blocks.first_key + n_block * kBlockN;
     if (seen_by_all.first > key0 || seen_by_all.last < key0 + kBlockN - 1) mask(s, key0, rows, 0.0f);
   };
@@ -169,21 +169,22 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, const TensorMap& dq_
     wgmma_wait_group<0>();
     warpgroup_fence_operand(acc_dq);
   }
-  const float factor[2] = {scale, scale};
-  scale_rows<kHD>(acc_dq, factor, HeadRows<bf16>(dq, shape.q, coord.b, coord.head, 1, kHD), t0, shape.Tq, accumulate);
+  const float factor[2] = {softmax_scale, softmax_scale};
+  scale_and_accumulate<kHD>(acc_dq, factor, HeadRows<bf16>(dq, shape.q, coord.b, coord.head, 1, kHD), t0, shape.Tq,
+                            accumulate);
   store_rows<kHD>(dq_map, coord.head, t0, coord.b, acc_dq, shared.q, row0, kConsumerBarrier + consumer);
   tma_store_wait_group_read();
 }
 
 template <int kHD>
-__global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
+__global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     attention_hopper_dq_kernel(const __grid_constant__ TensorMap dq_map, const __grid_constant__ TensorMap q,
                                const __grid_constant__ TensorMap dout_map, const __grid_constant__ TensorMap k,
                                const __grid_constant__ TensorMap v, bf16* __restrict__ dq,
                                float* __restrict__ rowsum_dO_O, const bf16* __restrict__ dout,
                                const bf16* __restrict__ out, const float* __restrict__ lse, AttentionShape shape,
-                               float scale, int m_blocks, bool accumulate) {
-  using Shared = Tiles<kHD>;
+                               float softmax_scale, int m_blocks, bool accumulate) {
+  using Shared = SharedStorage<kHD>;
   Shared& shared = shared_memory<Shared>();
   const MBlockCoord coord = m_block_coord(shape, blockIdx.x, m_blocks, Shared::kBlockM);
   const KeyBlocks key_blocks = KeyBlocks::of<Shared::kBlockN>(shape, coord, Shared::kBlockM);
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
       produce(shared, q, dout_map, k, v, coord, coord.head / (shape.NH / shape.NKV), key_blocks);
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
-    consume(shared, dq_map, dq, rowsum_dO_O, dout, out, lse, shape, scale, coord, warpgroup - 1, key_blocks,
+    consume(shared, dq_map, dq, rowsum_dO_O, dout, out, lse, shape, softmax_scale, coord, warpgroup - 1, key_blocks,
             accumulate);
   }
 }
@@ -216,7 +217,7 @@ void hopper_attention_dq(Stream& stream, const AttentionCall& call) {
   const char* who = "attention_hopper, dq";
   with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
-    using Shared = Tiles<kHD>;
+    using Shared = SharedStorage<kHD>;
     Device& device = stream.device();
     const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
     launch<attention_hopper_dq_kernel<kHD>>(
@@ -225,6 +226,6 @@ void hopper_attention_dq(Stream& stream, const AttentionCall& call) {
         map_of_rows(device, call.q, Shared::kBlockM, who), map_of_rows(device, call.dout, Shared::kBlockM, who),
         map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
         call.dq.as<bf16>(), call.rowsum_dO_O.as<float>(), call.dout.as<bf16>(), call.out.as<bf16>(),
-        call.lse.as<float>(), s, call.scale(), int(m_blocks), call.accumulate.dq);
+        call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), call.accumulate.dq);
   });
 }

@@ -1,6 +1,9 @@
-// Causal attention on Hopper, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp of the
-// scores, fp32.  q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), lse (B, NH, Tq).  Writes out and lse (=) and
-// raises amax.  Deterministic: see attention.h.
+// Causal attention on Hopper, forward. With s[t,j] = softmax_scale * q[t].k[j]:
+//
+//   out[t] = sum_j softmax_j(s[t,j]) v[j]    lse[t] = log sum_j exp(s[t,j]), fp32
+//
+// q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), lse (B, NH, Tq). Writes out and lse (=) and raises amax.
+// Deterministic: see attention.h.
 //
 //   tile        head size 128: kBlockM x kBlockN = 128 queries x 128 keys; head size 64: 192 x 128
 //   roles       warpgroup 0 is the producer (24 or 32 registers a thread); 2 or 3 consumers have 64 queries each (240
@@ -30,7 +33,7 @@
 namespace {
 
 template <int kHD>
-struct Tiles {
+struct SharedStorage {
   static constexpr int kConsumers = kHD == 64 ? 3 : 2, kStages = 2;
   static constexpr int kBlockM = kConsumers * kWarpgroupRows, kBlockN = 128;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads;
@@ -40,7 +43,7 @@ struct Tiles {
   Stage<Queries> q[kStages];
   Stage<Keys> k[kStages], v[kStages];
 };
-static_assert(sizeof(Tiles<128>) <= 227 << 10 && sizeof(Tiles<64>) <= 227 << 10);
+static_assert(sizeof(SharedStorage<128>) <= 227 << 10 && sizeof(SharedStorage<64>) <= 227 << 10);
 
 constexpr unsigned kMaxBlocksPerMultiprocessor = 4;
 // Named barriers: the turn of each consumer (1 … 3), and the epilogue of each (4 … 6).
@@ -65,17 +68,17 @@ __device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_
 // A warpgroup's position in each ring of stages.
 template <int kHD>
 struct Rings {
-  PipelineState<Tiles<kHD>::kStages> queries, keys, values;
+  PipelineState<SharedStorage<kHD>::kStages> queries, keys, values;
 };
 
 // The producer thread loads the q of an m_block, then k and v of its n_blocks in the order in which consumers use them.
 template <int kHD>
-__device__ __forceinline__ void produce(Tiles<kHD>& shared, Rings<kHD>& ring, const TensorMap& q, const TensorMap& k,
-                                        const TensorMap& v, const MBlockCoord& coord, int kv_head,
+__device__ __forceinline__ void produce(SharedStorage<kHD>& shared, Rings<kHD>& ring, const TensorMap& q,
+                                        const TensorMap& k, const TensorMap& v, const MBlockCoord& coord, int kv_head,
                                         const KeyBlocks& key_blocks) {
   load_stage(shared.q[ring.queries.slot], q, ring.queries.parity, coord.head, coord.t0, coord.b);
   ring.queries.advance();
-  const auto key_of = [&](int n_block) { return key_blocks.first_key + n_block * Tiles<kHD>::kBlockN; };
+  const auto key_of = [&](int n_block) { return key_blocks.first_key + n_block * SharedStorage<kHD>::kBlockN; };
   if (key_blocks.count > 0)
     load_stage(shared.k[ring.keys.slot], k, ring.keys.parity, kv_head, key_of(key_blocks.count - 1), coord.b);
   for (int n_block = key_blocks.count - 1; n_block >= 0; --n_block) {
@@ -90,13 +93,14 @@ __device__ __forceinline__ void produce(Tiles<kHD>& shared, Rings<kHD>& ring, co
 struct Softmax {
   float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {};  // row_sum: this lane's part
 
-  // Replaces the scores of an n_block by p, and sets scores_scale, by which the caller multiplies acc_o. `scale` is
-  // log2(e) / sqrt(HD).
+  // Replaces the scores of an n_block by p, and sets scores_scale, by which the caller multiplies acc_o.
+  // softmax_scale_log2 = log2(e) / sqrt(HD).
   template <int kCount>
-  __device__ __forceinline__ void online_softmax(float (&s)[kCount], float (&scores_scale)[2], float scale) {
+  __device__ __forceinline__ void online_softmax(float (&s)[kCount], float (&scores_scale)[2],
+                                                 float softmax_scale_log2) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float sum = softmax_step<kCount / 4>(row_max[half], scores_scale[half], scale,
+      const float sum = softmax_step<kCount / 4>(row_max[half], scores_scale[half], softmax_scale_log2,
                                                  [&](int j, int odd) -> float& { return s[4 * j + 2 * half + odd]; });
       row_sum[half] = row_sum[half] * scores_scale[half] + sum;
     }
@@ -104,7 +108,7 @@ struct Softmax {
   // Sets `inverse`, by which the caller multiplies acc_o, and whether each row is a query of the call. Writes its lse.
   // t0 is the consumer's first query.
   __device__ __forceinline__ void finalize(float (&inverse)[2], bool (&exists)[2], float* lse,
-                                           const AttentionShape& shape, float scale, const MBlockCoord& coord,
+                                           const AttentionShape& shape, float softmax_scale, const MBlockCoord& coord,
                                            int t0) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -113,7 +117,7 @@ struct Softmax {
       const int t = t0 + row_in_warpgroup(half);
       exists[half] = t < shape.Tq;
       if (exists[half] && lane_of_warp() % 4 == 0)
-        lse[(size_t(coord.b) * shape.NH + coord.head) * shape.Tq + t] = log_sum_exp(row_max[half], sum, scale);
+        lse[(size_t(coord.b) * shape.NH + coord.head) * shape.Tq + t] = log_sum_exp(row_max[half], sum, softmax_scale);
     }
   }
 };
@@ -136,10 +140,11 @@ __device__ static __forceinline__ void raise_amax(float* amax, const float (&d)[
 // A consumer's 64 queries of an m_block. At the end TMA still stores the results from the stage of q. `stored` is the
 // `empty` barrier of the stage from which the m_block before was stored: this one releases it.
 template <int kHD>
-__device__ __forceinline__ void consume(Tiles<kHD>& shared, Rings<kHD>& ring, Mbarrier* stored, const TensorMap& out,
-                                        float* lse, const AttentionShape& shape, float scale, const MBlockCoord& coord,
-                                        int consumer, const KeyBlocks& key_blocks, float* amax) {
-  using Shared = Tiles<kHD>;
+__device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& ring, Mbarrier* stored,
+                                        const TensorMap& out, float* lse, const AttentionShape& shape,
+                                        float softmax_scale, const MBlockCoord& coord, int consumer,
+                                        const KeyBlocks& key_blocks, float* amax) {
+  using Shared = SharedStorage<kHD>;
   auto& queries = shared.q[ring.queries.slot];
   constexpr int kBlockN = Shared::kBlockN;
   const int row0 = consumer * kWarpgroupRows, t0 = coord.t0 + row0;
@@ -182,7 +187,7 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, Rings<kHD>& ring, Mb
     keys.advance();
     const int key0 = key_blocks.first_key + n_block * kBlockN;
     if (seen_by_all.first > key0 || seen_by_all.last < key0 + kBlockN - 1) mask(s, key0, rows, -INFINITY);
-    softmax.online_softmax(s, scores_scale, scale * kLog2e);
+    softmax.online_softmax(s, scores_scale, softmax_scale * kLog2e);
   };
   mbarrier_wait(queries.full, ring.queries.parity);
   ring.queries.advance();
@@ -217,7 +222,7 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, Rings<kHD>& ring, Mb
 
   float inverse[2];
   bool exists[2];
-  softmax.finalize(inverse, exists, lse, shape, scale, coord, t0);
+  softmax.finalize(inverse, exists, lse, shape, softmax_scale, coord, t0);
 #pragma unroll
   for (int i = 0; i < kHD / 2; ++i) acc_o[i] *= inverse[i / 2 % 2];
   if (amax) raise_amax(amax, acc_o, exists);
@@ -225,12 +230,12 @@ __device__ __forceinline__ void consume(Tiles<kHD>& shared, Rings<kHD>& ring, Mb
 }
 
 template <int kHD>
-__global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
+__global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     attention_hopper_forward_kernel(const __grid_constant__ TensorMap out, const __grid_constant__ TensorMap q,
                                     const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-                                    float* __restrict__ lse, AttentionShape shape, float scale, int m_blocks,
+                                    float* __restrict__ lse, AttentionShape shape, float softmax_scale, int m_blocks,
                                     float* amax) {
-  using Shared = Tiles<kHD>;
+  using Shared = SharedStorage<kHD>;
   Shared& shared = shared_memory<Shared>();
   const int warpgroup = warpgroup_number();
   if (threadIdx.x == 0) {
@@ -256,7 +261,7 @@ __global__ void __launch_bounds__(Tiles<kHD>::kThreads, 1)
     for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
         shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
           Mbarrier* const own = &shared.q[ring.queries.slot].empty;
-          consume(shared, ring, stored, out, lse, shape, scale, coord, warpgroup - 1, key_blocks, amax);
+          consume(shared, ring, stored, out, lse, shape, softmax_scale, coord, warpgroup - 1, key_blocks, amax);
           stored = own;
         });
     if (warpgroup == 1) named_barrier_sync(kTurn, kTurnThreads);  // takes the last turn, which no consumer needs
@@ -275,7 +280,7 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
   const char* who = "attention_hopper, forward";
   with_tensor_core_head_size(s.HD, [&](auto head_size) {
     constexpr int kHD = decltype(head_size)::value;
-    using Shared = Tiles<kHD>;
+    using Shared = SharedStorage<kHD>;
     Device& device = stream.device();
     const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
     const unsigned most = kMaxBlocksPerMultiprocessor * unsigned(device.info().multiprocessors);
@@ -284,6 +289,6 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
         forward_work(stream, who, RateClass::attention_hopper_forward, call), blocks, Shared::kThreads, sizeof(Shared),
         map_of_rows(device, call.out, kWarpgroupRows, who), map_of_rows(device, call.q, Shared::kBlockM, who),
         map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
-        call.lse.as<float>(), s, call.scale(), int(m_blocks), call.amax);
+        call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), call.amax);
   });
 }

@@ -1,10 +1,10 @@
 // Causal attention on tensor cores, backward: the gradients of keys and values. With p[t,j] = exp(s[t,j] - lse[t]):
 //
 //   dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
-//   dk[j] = scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
+//   dk[j] = softmax_scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
 //
-// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32.  Writes dk
-// and dv (= or +=).  Deterministic, without atomics: a pair of warps alone accumulates dk and dv of 32 keys, over the
+// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32. Writes dk
+// and dv (= or +=). Deterministic, without atomics: a pair of warps alone accumulates dk and dv of 32 keys, over the
 // queries that see them in all heads of the group. Scores are computed transposed, keys x queries, so that p and ds in
 // registers already are operand A of the gemms that sum over queries.
 //
@@ -118,7 +118,7 @@ __device__ __forceinline__ KeyRange keys_of_row(const Stage& stage, const Attent
 // which query 0 is t0. kMasked: not every one of them sees every key.
 template <bool kMasked, int kN, class Stage>
 __device__ __forceinline__ void compute_p(Accumulators<kM, kN>& s, const Stage& stage, const AttentionShape& shape,
-                                          int t0, int end, int query0, int first_key, float scale) {
+                                          int t0, int end, int query0, int first_key, float softmax_scale) {
 #pragma unroll
   for (int n = 0; n < kN; ++n)
 #pragma unroll
@@ -132,7 +132,7 @@ __device__ __forceinline__ void compute_p(Accumulators<kM, kN>& s, const Stage& 
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int j = first_key + row_in_warp(m, half);
-          const float p = exp2_f32(s[m][n][half * 2 + odd] * (scale * kLog2e) - lse_log2);
+          const float p = exp2_f32(s[m][n][half * 2 + odd] * (softmax_scale * kLog2e) - lse_log2);
           s[m][n][half * 2 + odd] = kMasked && (j < seen.first || j > seen.last) ? 0.0f : p;
         }
     }
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
     attention_mma_dkv_kernel(bf16* __restrict__ dk, bf16* __restrict__ dv, const bf16* __restrict__ dout,
                              const float* __restrict__ lse, const float* __restrict__ rowsum_dO_O,
                              const bf16* __restrict__ q, const bf16* __restrict__ k, const bf16* __restrict__ v,
-                             AttentionShape shape, float scale, bool accumulate) {
+                             AttentionShape shape, float softmax_scale, bool accumulate) {
   using Shared = Tiles<kHD, kWarps, kBlockM>;
   constexpr int kBlockN = Shared::kBlockN, kThreads = 32 * kWarps, kMine = Shared::kMine, kN = kMine / 8, kUnroll = 4;
   const BlockCoord coord = block_coord(shape);  // most queries see the first keys
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
     float s[kM][kN][4] = {}, dp[kM][kN][4] = {};
     uint32_t p_or_ds[kM][kN / 2][4];
     gemm<kHD, kM, kN, kUnroll>(s, shared.k, row_of_pair, now.q + mine * kHD);
-    compute_p<masked.value>(s, now, shape, t0, end, mine, first_key, scale);
+    compute_p<masked.value>(s, now, shape, t0, end, mine, first_key, softmax_scale);
     round_to_operand_a(p_or_ds, s);
     store_operands(shared.p[warp], p_or_ds);
     gemm_rs<kHD>(acc_dv, p_or_ds, now.dout + mine * kHD, chunk0);
@@ -226,7 +226,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1)
     if (__ballot_sync(~0u, every) == ~0u) add_tile(std::false_type{}, t0, now);
     else add_tile(std::true_type{}, t0, now);
   }
-  const float one[kM][2] = {{1, 1}, {1, 1}}, factor[kM][2] = {{scale, scale}, {scale, scale}};
+  const float one[kM][2] = {{1, 1}, {1, 1}},
+              factor[kM][2] = {{softmax_scale, softmax_scale}, {softmax_scale, softmax_scale}};
   store_rows<kHD>(HeadRows<bf16>(dv, shape.v, coord.b, coord.kv_head, 1, kHD), key0, shape.Tk, acc_dv, one, shared.v,
                   row_of_pair, accumulate, chunk0);
   store_rows<kHD>(HeadRows<bf16>(dk, shape.k, coord.b, coord.kv_head, 1, kHD), key0, shape.Tk, acc_dk, factor, shared.k,
@@ -245,7 +246,7 @@ void mma_attention_dkv(Stream& stream, const AttentionCall& call) {
         dkv_work(stream, "attention_mma, dk and dv", RateClass::attention_mma_backward, call),
         blocks_for(size_t(s.Tk), Shared::kBlockN) * unsigned(s.NKV * s.B), 32 * kWarps, sizeof(Shared),
         call.dk.as<bf16>(), call.dv.as<bf16>(), call.dout.as<bf16>(), call.lse.as<float>(),
-        call.rowsum_dO_O.as<float>(), call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s, call.scale(),
+        call.rowsum_dO_O.as<float>(), call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s, call.softmax_scale(),
         call.accumulate.dkv);
   };
   if (s.HD == 64) launch_with(std::integer_sequence<int, 64, 8, 64>{});

@@ -2,10 +2,10 @@
 // lse[t]):
 //
 //   rowsum_dO_O[t] = dout[t].out[t]    dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
-//   dq[t] = scale * sum_j ds[t,j] k[j]
+//   dq[t] = softmax_scale * sum_j ds[t,j] k[j]
 //
-// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32.  Writes dq
-// (= or +=) and rowsum_dO_O (=).  Deterministic: one warp alone accumulates the dq of its queries. A second kernel
+// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32. Writes dq
+// (= or +=) and rowsum_dO_O (=). Deterministic: one warp alone accumulates the dq of its queries. A second kernel
 // computes dk and dv and recomputes the scores. That makes 7 gemms instead of 5, but no sum passes through device
 // memory, and no block waits for another.
 //
@@ -53,7 +53,7 @@ __device__ static __forceinline__ void prepare_rows(Tiles<kHD>& shared, float* r
 template <bool kMasked, int kHD, int kM, int kN>
 __device__ static __forceinline__ void compute_ds(Accumulators<kM, kN>& dp, const Accumulators<kM, kN>& s,
                                                   const Tiles<kHD>& shared, const AttentionShape& shape,
-                                                  int row_of_warp, int m_blocks, int key0, float scale) {
+                                                  int row_of_warp, int m_blocks, int key0, float softmax_scale) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -70,7 +70,7 @@ __device__ static __forceinline__ void compute_ds(Accumulators<kM, kN>& dp, cons
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
           const int i = half * 2 + odd, j = key0 + column_in_tile(n, odd);
-          const float p = exp2_f32(s[m][n][i] * (scale * kLog2e) - lse_log2);
+          const float p = exp2_f32(s[m][n][i] * (softmax_scale * kLog2e) - lse_log2);
           const float d = p * (dp[m][n][i] - rowsum_of_row);
           dp[m][n][i] = kMasked && (j < of_row.first || j > of_row.last) ? 0.0f : d;
         }
@@ -81,8 +81,8 @@ template <int kHD>
 __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
     attention_mma_dq_kernel(bf16* __restrict__ dq, float* __restrict__ rowsum_dO_O, const bf16* __restrict__ dout,
                             const bf16* __restrict__ out, const float* __restrict__ lse, const bf16* __restrict__ q,
-                            const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape, float scale,
-                            int m_blocks, bool accumulate) {
+                            const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape,
+                            float softmax_scale, int m_blocks, bool accumulate) {
   using Shared = Tiles<kHD>;
   constexpr int kM = Shared::kM, kBlockM = Shared::kBlockM, kBlockN = Shared::kBlockN, kN = kBlockN / 8,
                 kUnroll = kHD == 64 ? 1 : 8;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
     float s[kM][kN][4] = {}, dp[kM][kN][4] = {};
     gemm<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, now.k);
     gemm<kHD, kM, kN, kUnroll>(dp, shared.dout, row_of_warp, now.v);
-    compute_ds<masked.value>(dp, s, shared, shape, row_of_warp, m_blocks, key0, scale);
+    compute_ds<masked.value>(dp, s, shared, shape, row_of_warp, m_blocks, key0, softmax_scale);
     uint32_t ds[kM][kN / 2][4];
     round_to_operand_a(ds, dp);
     gemm_rs<kHD>(acc_dq, ds, now.k);
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(32 * Tiles<kHD>::kWarps, 2)
   const MBlockCoord again = m_block_coord(shape, block_index_again(), m_blocks, kBlockM);
   float factor[kM][2];
 #pragma unroll
-  for (int m = 0; m < kM; ++m) factor[m][0] = factor[m][1] = scale;
+  for (int m = 0; m < kM; ++m) factor[m][0] = factor[m][1] = softmax_scale;
   store_rows<kHD>(HeadRows<bf16>(dq, shape.q, again.b, again.head, 1, kHD), again.t0, shape.Tq, acc_dq, factor,
                   shared.q, row_of_warp, accumulate);
 }
@@ -149,6 +149,6 @@ void mma_attention_dq(Stream& stream, const AttentionCall& call) {
         dq_work(stream, "attention_mma, dq", RateClass::attention_mma_backward, call), m_blocks * unsigned(s.NH * s.B),
         32 * Shared::kWarps, sizeof(Shared), call.dq.as<bf16>(), call.rowsum_dO_O.as<float>(), call.dout.as<bf16>(),
         call.out.as<bf16>(), call.lse.as<float>(), call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s,
-        call.scale(), int(m_blocks), call.accumulate.dq);
+        call.softmax_scale(), int(m_blocks), call.accumulate.dq);
   });
 }

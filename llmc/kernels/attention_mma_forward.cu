@@ -1,6 +1,9 @@
-// Causal attention on tensor cores, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp
-// of the scores, fp32.  q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), lse (B, NH, Tq).  Writes out and lse
-// (=) and raises amax.  Deterministic: see attention.h.
+// Causal attention on tensor cores, forward. With s[t,j] = softmax_scale * q[t].k[j]:
+//
+//   out[t] = sum_j softmax_j(s[t,j]) v[j]    lse[t] = log sum_j exp(s[t,j]), fp32
+//
+// q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), lse (B, NH, Tq). Writes out and lse (=) and raises amax.
+// Deterministic: see attention.h.
 //
 // A block has kBlockM = 128 queries of one head, and each of its 4 warps has 32 of them. It walks over the keys that
 // they see, kBlockN = 64 at a time (128 at head size 64), with an online softmax (Milakov & Gimelshein 2018; Dao 2023).
@@ -34,7 +37,7 @@ static_assert(sizeof(Tiles<128>) <= 99 << 10 && sizeof(Tiles<64>) <= 99 << 10);
 // The online softmax of a lane's rows. `s` are raw products q.k; -infinity: the row does not see the key.
 template <int kHD>
 struct Softmax {
-  Accumulators<kM, kHD / 8> acc_o = {};  // sum of 2^(scale * (score - row_max)) * value
+  Accumulators<kM, kHD / 8> acc_o = {};  // sum of 2^(softmax_scale_log2 * (score - row_max)) * value
   float row_max[kM][2];                  // running maximum of the row
 
   __device__ __forceinline__ Softmax() {
@@ -43,16 +46,16 @@ struct Softmax {
 #pragma unroll
       for (int half = 0; half < 2; ++half) row_max[m][half] = -INFINITY;
   }
-  // Replaces the scores of an n_block by p and rescales acc_o. `scale` is log2(e) / sqrt(HD).
+  // Replaces the scores of an n_block by p and rescales acc_o. softmax_scale_log2 = log2(e) / sqrt(HD).
   template <int kN>
   __device__ __forceinline__ void online_softmax(Accumulators<kM, kN>& s, float (&row_sum)[2 * kM][kThreads],
-                                                 float scale) {
+                                                 float softmax_scale_log2) {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float scores_scale;
-        const float sum = softmax_step<kN>(row_max[m][half], scores_scale, scale,
+        const float sum = softmax_step<kN>(row_max[m][half], scores_scale, softmax_scale_log2,
                                            [&](int n, int odd) -> float& { return s[m][n][half * 2 + odd]; });
         float& so_far = row_sum[m * 2 + half][threadIdx.x];
         so_far = so_far * scores_scale + sum;
@@ -89,7 +92,7 @@ template <int kHD, bool finds_amax>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_mma_forward_kernel(bf16* __restrict__ out, float* __restrict__ lse, const bf16* __restrict__ q,
                                  const bf16* __restrict__ k, const bf16* __restrict__ v, AttentionShape shape,
-                                 float scale, int m_blocks, float* amax) {
+                                 float softmax_scale, int m_blocks, float* amax) {
   using Shared = Tiles<kHD>;
   constexpr int kBlockN = Shared::kBlockN, kN = kBlockN / 8, kUnroll = kHD == 64 ? 1 : 8;
   const auto [head, b, t0] = m_block_coord(shape, blockIdx.x, m_blocks, kBlockM);
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     gemm<kHD, kM, kN, kUnroll>(s, shared.q, row_of_warp, shared.stage[stage].k);
     if (!seen.see_every(key0, next - 1))
       mask(s, shape, m_block_coord(shape, block_index_again(), m_blocks, kBlockM), row_of_warp, key0);
-    softmax.online_softmax(s, shared.row_sum, scale * kLog2e);
+    softmax.online_softmax(s, shared.row_sum, softmax_scale * kLog2e);
     uint32_t p[kM][kN / 2][4];
     round_to_operand_a(p, s);
     gemm_rs<kHD>(softmax.acc_o, p, shared.stage[stage].v);
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int t = coord.t0 + row_of_warp + row_in_warp(m, half);
       if (t < shape.Tq && lane_of_warp() % 4 == 0)
         lse[(size_t(coord.b) * shape.NH + coord.head) * shape.Tq + t] =
-            log_sum_exp(softmax.row_max[m][half], row_sum, scale);
+            log_sum_exp(softmax.row_max[m][half], row_sum, softmax_scale);
     }
   store_rows<kHD>(HeadRows<bf16>(out, shape.out, coord.b, coord.head, 1, kHD), coord.t0, shape.Tq, softmax.acc_o,
                   inverse, shared.q, row_of_warp, false);
@@ -159,7 +162,7 @@ void mma_attention_forward(Stream& stream, const AttentionCall& call) {
       launch<attention_mma_forward_kernel<kHD, decltype(finds_amax)::value>>(
           forward_work(stream, "attention_mma, forward", RateClass::attention_mma_forward, call),
           m_blocks * unsigned(s.NH * s.B), kThreads, sizeof(Tiles<kHD>), call.out.as<bf16>(), call.lse.as<float>(),
-          call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s, call.scale(), int(m_blocks), call.amax);
+          call.q.as<bf16>(), call.k.as<bf16>(), call.v.as<bf16>(), s, call.softmax_scale(), int(m_blocks), call.amax);
     };
     if (call.amax) start(std::true_type{});
     else start(std::false_type{});

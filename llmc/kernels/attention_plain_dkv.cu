@@ -1,10 +1,10 @@
 // Plain causal attention, backward: the gradients of keys and values. With p[t,j] = exp(s[t,j] - lse[t]):
 //
 //   dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
-//   dk[j] = scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
+//   dk[j] = softmax_scale * sum_t ds[t,j] q[t]    dv[j] = sum_t p[t,j] dout[t]
 //
-// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32.  Writes dk
-// and dv (= or +=).  Deterministic, without atomics: a thread has some keys and walks over the queries that see them,
+// dk, dv, k and v are (B, Tk, NKV, HD), dout and q (B, Tq, NH, HD), lse and rowsum_dO_O (B, NH, Tq) fp32. Writes dk
+// and dv (= or +=). Deterministic, without atomics: a thread has some keys and walks over the queries that see them,
 // in all heads of the group.
 #include "llmc/kernels/attention_plain.cuh"
 
@@ -66,7 +66,7 @@ template <class T, int kHD>
 __global__ void __launch_bounds__(kMostThreads)
     attention_dkv_kernel(T* __restrict__ dk, T* __restrict__ dv, const T* __restrict__ dout,
                          const float* __restrict__ lse, const float* __restrict__ rowsum_dO_O, const T* __restrict__ q,
-                         const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
+                         const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float softmax_scale,
                          int chunks, bool in_turn, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, tile = chunks * kChunk;
   const BlockCoord coord = block_coord(shape);
@@ -100,14 +100,14 @@ __global__ void __launch_bounds__(kMostThreads)
     for (int r = 0; r < kRows; ++r) rows_seen.set(r, max_int(my_first[r] - row0, 0), min_int(tile, count));
     if (row0 > begin) __syncthreads();
     load_query_rows(info, lse, rowsum_dO_O, shape, coord, group, row0, count, tile);
-    load_tile<kHD>(queries_transposed, in_turn ? nullptr : query_rows, queries, row0, count, tile, HD, scale);
+    load_tile<kHD>(queries_transposed, in_turn ? nullptr : query_rows, queries, row0, count, tile, HD, softmax_scale);
     load_tile<kHD>(douts_transposed, in_turn ? nullptr : dout_rows, douts, row0, count, tile, HD);
     __syncthreads();
     float p[kRows][kMostRows], ds[kRows][kMostRows];
     weigh_rows(p, ds, key, value, queries_transposed, douts_transposed, info, own, rows_seen, tile, HD);
     if (in_turn) {
       __syncthreads();
-      load_tile<kHD, T>(nullptr, query_rows, queries, row0, count, tile, HD, scale);
+      load_tile<kHD, T>(nullptr, query_rows, queries, row0, count, tile, HD, softmax_scale);
       load_tile<kHD, T>(nullptr, dout_rows, douts, row0, count, tile, HD);
       __syncthreads();
     }
@@ -138,10 +138,11 @@ void plain_attention_dkv(Stream& stream, const AttentionCall& call) {
       const bool in_turn = (transposed_bytes + rows_bytes) * kChunk > kTileBytes;
       const size_t row_bytes = in_turn ? rows_bytes : transposed_bytes + rows_bytes;
       const int chunks = chunks_of_tile(row_bytes);
-      launch<attention_dkv_kernel<T, kHD>>(
-          work, n_blocks * unsigned(s.NKV * s.B), threads, sizeof(QueryRows) + chunks * kChunk * row_bytes,
-          call.dk.as<T>(), call.dv.as<T>(), call.dout.as<T>(), call.lse.as<float>(), call.rowsum_dO_O.as<float>(),
-          call.q.as<T>(), call.k.as<T>(), call.v.as<T>(), s, call.scale(), chunks, in_turn, call.accumulate.dkv);
+      launch<attention_dkv_kernel<T, kHD>>(work, n_blocks * unsigned(s.NKV * s.B), threads,
+                                           sizeof(QueryRows) + chunks * kChunk * row_bytes, call.dk.as<T>(),
+                                           call.dv.as<T>(), call.dout.as<T>(), call.lse.as<float>(),
+                                           call.rowsum_dO_O.as<float>(), call.q.as<T>(), call.k.as<T>(), call.v.as<T>(),
+                                           s, call.softmax_scale(), chunks, in_turn, call.accumulate.dkv);
     });
   });
 }

@@ -1,10 +1,10 @@
 // Plain causal attention, backward: the gradient of queries, and rowsum_dO_O. With p[t,j] = exp(s[t,j] - lse[t]):
 //
 //   rowsum_dO_O[t] = dout[t].out[t]    dp[t,j] = dout[t].v[j]    ds[t,j] = p[t,j] (dp[t,j] - rowsum_dO_O[t])
-//   dq[t] = scale * sum_j ds[t,j] k[j]
+//   dq[t] = softmax_scale * sum_j ds[t,j] k[j]
 //
-// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32.  Writes dq
-// (= or +=) and rowsum_dO_O (=).  Deterministic: a thread has some rows, each a query of one head, and walks over the
+// dq, dout, out and q are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), rowsum_dO_O and lse (B, NH, Tq) fp32. Writes dq
+// (= or +=) and rowsum_dO_O (=). Deterministic: a thread has some rows, each a query of one head, and walks over the
 // keys that they see.
 #include "llmc/kernels/attention_plain.cuh"
 
@@ -30,7 +30,7 @@ template <class T, int kHD>
 __global__ void __launch_bounds__(kMostThreads)
     attention_dq_kernel(T* __restrict__ dq, float* __restrict__ rowsum_dO_O, const T* __restrict__ dout,
                         const T* __restrict__ out, const float* __restrict__ lse, const T* __restrict__ q,
-                        const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
+                        const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float softmax_scale,
                         int m_blocks, int chunks, bool accumulate) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
   const BlockCoord coord = block_coord(shape);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kMostThreads)
     for (int d = 0; d < padded_width<kHD>(HD); ++d) acc_dq[r][d] = 0;
     if (row >= rows) continue;
     mine[r] = keys_of_query(shape, coord.b, t);
-    load_row(query[r], HeadRows<const T>(q, shape.q, coord.b, head0, group, HD).row(row), HD, scale);
+    load_row(query[r], HeadRows<const T>(q, shape.q, coord.b, head0, group, HD).row(row), HD, softmax_scale);
     load_row(doutput[r], HeadRows<const T>(dout, shape.out, coord.b, head0, group, HD).row(row), HD);
     const size_t index = (size_t(coord.b) * shape.NH + head0 + row % group) * shape.Tq + t;
     my_lse[r] = lse[index];
@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(kMostThreads)
     add_rows<kHD>(acc_dq, ds, key_rows, seen.begin, seen.end, HD);
   }
   for (int r = 0; r < kRows && own + r < rows; ++r)
-    store_row(HeadRows<T>(dq, shape.q, coord.b, head0, group, HD).row(own + r), acc_dq[r], HD, scale, accumulate);
+    store_row(HeadRows<T>(dq, shape.q, coord.b, head0, group, HD).row(own + r), acc_dq[r], HD, softmax_scale,
+              accumulate);
 }
 
 }  // namespace
@@ -104,10 +105,10 @@ void plain_attention_dq(Stream& stream, const AttentionCall& call) {
       constexpr int kHD = decltype(constant)::value;
       const size_t row_bytes = size_t(2 * s.HD + row_stride<kHD>(s.HD)) * sizeof(float);
       const int chunks = chunks_of_tile(row_bytes);
-      launch<attention_dq_kernel<T, kHD>>(work, m_blocks * unsigned(s.NKV * s.B), threads, chunks * kChunk * row_bytes,
-                                          call.dq.as<T>(), call.rowsum_dO_O.as<float>(), call.dout.as<T>(),
-                                          call.out.as<T>(), call.lse.as<float>(), call.q.as<T>(), call.k.as<T>(),
-                                          call.v.as<T>(), s, call.scale(), int(m_blocks), chunks, call.accumulate.dq);
+      launch<attention_dq_kernel<T, kHD>>(
+          work, m_blocks * unsigned(s.NKV * s.B), threads, chunks * kChunk * row_bytes, call.dq.as<T>(),
+          call.rowsum_dO_O.as<float>(), call.dout.as<T>(), call.out.as<T>(), call.lse.as<float>(), call.q.as<T>(),
+          call.k.as<T>(), call.v.as<T>(), s, call.softmax_scale(), int(m_blocks), chunks, call.accumulate.dq);
     });
   });
 }

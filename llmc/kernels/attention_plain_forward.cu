@@ -1,6 +1,9 @@
-// Plain causal attention, forward.  out[t] = sum_j softmax_j(scale * q[t].k[j]) v[j];  lse[t] = log-sum-exp of the
-// scores, fp32.  q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), lse (B, NH, Tq).  Writes out and lse (=) and
-// raises amax.  Deterministic: see attention.h.
+// Plain causal attention, forward. With s[t,j] = softmax_scale * q[t].k[j]:
+//
+//   out[t] = sum_j softmax_j(s[t,j]) v[j]    lse[t] = log sum_j exp(s[t,j]), fp32
+//
+// q and out are (B, Tq, NH, HD), k and v (B, Tk, NKV, HD), lse (B, NH, Tq). Writes out and lse (=) and raises amax.
+// Deterministic: see attention.h.
 //
 // A thread has some rows, each a query of one head, with row_max, row_sum and acc_o. When a tile of keys raises
 // row_max, the thread rescales the other two (online softmax, Milakov & Gimelshein 2018).
@@ -71,8 +74,8 @@ __device__ inline void add_keys(Softmax<kHD>& softmax, const float (&query)[kRow
 template <class T, int kHD>
 __global__ void __launch_bounds__(kMostThreads)
     attention_forward_kernel(T* __restrict__ out, float* __restrict__ lse, const T* __restrict__ q,
-                             const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape, float scale,
-                             int m_blocks, int chunks, float* amax) {
+                             const T* __restrict__ k, const T* __restrict__ v, AttentionShape shape,
+                             float softmax_scale, int m_blocks, int chunks, float* amax) {
   const int HD = kHD ? kHD : shape.HD, group = shape.NH / shape.NKV, rows = shape.Tq * group, tile = chunks * kChunk;
   const BlockCoord coord = block_coord(shape);
   const int row0 = (m_blocks - 1 - coord.block) * blockDim.x * kRows;  // the last rows see most keys
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kMostThreads)
     mine[r] = {0, -1};
     if (own + r >= rows) continue;
     mine[r] = keys_of_query(shape, coord.b, (own + r) / group);
-    load_row(query[r], queries.row(own + r), HD, scale);
+    load_row(query[r], queries.row(own + r), HD, softmax_scale);
   }
 
   float* keys_transposed = &shared_memory<float>();
@@ -136,7 +139,7 @@ void plain_attention_forward(Stream& stream, const AttentionCall& call) {
       const int chunks = chunks_of_tile(row_bytes);
       launch<attention_forward_kernel<T, kHD>>(work, m_blocks * unsigned(s.NKV * s.B), threads,
                                                chunks * kChunk * row_bytes, call.out.as<T>(), call.lse.as<float>(),
-                                               call.q.as<T>(), call.k.as<T>(), call.v.as<T>(), s, call.scale(),
+                                               call.q.as<T>(), call.k.as<T>(), call.v.as<T>(), s, call.softmax_scale(),
                                                int(m_blocks), chunks, call.amax);
     });
   });

@@ -125,28 +125,30 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// The results of a row's online softmax. row_max is its largest score, before `scale`; row_sum is the sum of the
-// exponentials. The sum is 0 for a row that sees no key: its output is 0 and its log-sum-exp -infinity. A NaN shows in
-// both.
+// The results of a row's online softmax. row_max is its largest score, before `softmax_scale`; row_sum is the sum of
+// the exponentials. The sum is 0 for a row that sees no key: its output is 0 and its log-sum-exp -infinity. A NaN shows
+// in both.
 __device__ __forceinline__ float inverse_of_sum(float row_sum) { return row_sum == 0 ? 0 : 1 / row_sum; }
-__device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float scale) {
-  return row_sum == 0 ? -INFINITY : row_max * scale + logf(row_sum);
+__device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float softmax_scale) {
+  return row_sum == 0 ? -INFINITY : row_max * softmax_scale + logf(row_sum);
 }
 
 // One step of the online softmax (Milakov & Gimelshein 2018) for one row, of which a lane holds kPairs pairs of
 // neighbouring scores. score(j, odd) returns a reference to one of them; a key that is not seen has -infinity. Replaces
-// each by p = 2^(scale * (score - row_max)) and updates row_max, the largest score so far. Sets scores_scale, by which
-// the caller multiplies row_sum and acc_o so far. Returns this lane's sum of p. `scale` is log2(e) / sqrt(HD).
+// each by p = 2^(softmax_scale_log2 * (score - row_max)) and updates row_max, the largest score so far. Sets
+// scores_scale, by which the caller multiplies row_sum and acc_o so far. Returns this lane's sum of p.
+// softmax_scale_log2 = log2(e) / sqrt(HD).
 template <int kPairs, class Score>
-__device__ __forceinline__ float softmax_step(float& row_max, float& scores_scale, float scale, const Score& score) {
+__device__ __forceinline__ float softmax_step(float& row_max, float& scores_scale, float softmax_scale_log2,
+                                              const Score& score) {
   float new_max = row_max;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) new_max = max_f32(new_max, max_f32(score(j, 0), score(j, 1)));
   new_max = quad_max(new_max);
-  const float finite = new_max == -INFINITY ? 0 : new_max, base = finite * scale;
-  // Exactly 1 if the maximum stays the same. 2^(row_max * scale - base) would not be: the compiler makes the exponent
-  // an fma, which returns base's rounding error instead of 0, in every tile.
-  scores_scale = exp2_f32((row_max - finite) * scale);
+  const float finite = new_max == -INFINITY ? 0 : new_max, base = finite * softmax_scale_log2;
+  // Exactly 1 if the maximum stays the same. 2^(row_max * softmax_scale_log2 - base) would not be: the compiler makes
+  // the exponent an fma, which returns base's rounding error instead of 0, in every tile.
+  scores_scale = exp2_f32((row_max - finite) * softmax_scale_log2);
   row_max = new_max;
   float sum = 0;
 #pragma unroll
@@ -154,7 +156,7 @@ __device__ __forceinline__ float softmax_step(float& row_max, float& scores_scal
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       float& s = score(j, odd);
-      s = exp2_f32(s * scale - base);
+      s = exp2_f32(s * softmax_scale_log2 - base);
       sum += s;
     }
   return sum;
@@ -229,7 +231,7 @@ struct AttentionCall {
   Tensor dq = {}, dk = {}, dv = {}, rowsum_dO_O = {}, dout = {};  // of backward
   AttentionAccumulate accumulate = {};
 
-  float scale() const { return 1 / std::sqrt(float(shape.HD)); }
+  float softmax_scale() const { return 1 / std::sqrt(float(shape.HD)); }
 };
 
 // The Work that each pass declares before it is enqueued: its memory accesses and FLOPs. They are the same for every

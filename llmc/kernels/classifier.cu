@@ -1,9 +1,9 @@
 // Fused softmax and cross-entropy; logits become dlogits in place (contract: classifier.h).
 //
-// One warp processes a row, or one block if rows are long. A thread processes vectors of 8 columns. It reads its
-// vectors once for the running maximum and the sum of exponentials rescaled to it (Milakov & Gimelshein 2018). Backward
-// reads them once more to turn them into gradients. A column belongs to one thread, which alone reads and writes it, so
-// no barrier is needed between reading a row's logits and overwriting them.
+// One block processes a row: one warp, or 512 or 1024 threads if the row has 4096 columns or more. A thread processes
+// vectors of 8 columns. It reads its vectors once for the running maximum and the sum of exponentials rescaled to it
+// (Milakov & Gimelshein 2018). Backward reads them once more to turn them into gradients. A column belongs to one
+// thread, which alone reads and writes it, so no barrier is needed between reading a row's logits and overwriting them.
 //
 // Expected limit on a GPU: device memory, if the second read hits the L2 cache. A long row does not fit into a
 // multiprocessor's shared memory.
@@ -20,9 +20,9 @@
 namespace {
 
 constexpr int kVectorSize = 8;      // columns that a thread processes at once
-constexpr int kLongRow = 4096;      // a row of at least this many columns has a block of its own
-constexpr int kLongThreads = 512;   // threads of such a block on a CPU
-constexpr int kWideThreads = 1024;  // the same on a GPU
+constexpr int kLongRow = 4096;      // a row of at least this many columns has more threads than a warp
+constexpr int kThreadsOnCpu = 512;  // threads of such a block
+constexpr int kThreadsOnGpu = 1024;
 constexpr int kSumThreads = 256;
 
 // Loads columns first .. first+7 of a row as fp32, one by one. Columns from V on must not be read; they count as
@@ -51,7 +51,7 @@ __device__ __forceinline__ float max_of(const float (&x)[kVectorSize]) {
 
 // Returns e^(x - max). The rounding of the exponent is a relative error of |x - max| * 2^-24 in the result, so it is
 // large only where the result is small.
-__device__ __forceinline__ float weight_of(float x, float max) { return exp2_f32((x - max) * 1.44269504f); }
+__device__ __forceinline__ float exp_minus_max(float x, float max) { return exp2_f32((x - max) * 1.44269504f); }
 
 struct RowShared {
   float max[32], sum[32];  // one per warp
@@ -86,32 +86,32 @@ __device__ __forceinline__ Softmax combine(Softmax mine) {
 // Vectors of a row that a thread loads at once. Their loads are in flight together.
 constexpr int vectors_at_once(int threads) { return threads > 32 ? 4 : 1; }
 
-// Loads vectors u, u + kThreads, … of a row, whose first `whole` vectors consist of 8 of the V columns each. From the
-// `whole`-th on they are -infinity. A branch around each load would keep them from being in flight together, so a
-// thread reads its vector u again instead, and never one of another thread.
+// Loads vectors u, u + kThreads, … of a row, whose first `full_vectors` vectors consist of 8 of the V columns each.
+// From the `full_vectors`-th on they are -infinity. A branch around each load would keep them from being in flight
+// together, so a thread reads its vector u again instead, and never one of another thread.
 template <int kThreads, int kAtOnce, class T>
-__device__ __forceinline__ void load_whole(float (&x)[kAtOnce][kVectorSize], const T* row, int u, int whole) {
+__device__ __forceinline__ void load_full_vectors(float (&x)[kAtOnce][kVectorSize], const T* row, int u,
+                                                  int full_vectors) {
   Vector<T, kVectorSize> packed[kAtOnce];
 #pragma unroll
   for (int a = 0; a < kAtOnce; ++a) {
-    const int v = u + a * kThreads, read = v < whole ? v : u;
+    const int v = u + a * kThreads, read = v < full_vectors ? v : u;
     packed[a] = *reinterpret_cast<const Vector<T, kVectorSize>*>(row + size_t(read) * kVectorSize);
   }
 #pragma unroll
   for (int a = 0; a < kAtOnce; ++a) load_vector(x[a], packed[a].v);
-  if (u + (kAtOnce - 1) * kThreads >= whole) {
+  if (u + (kAtOnce - 1) * kThreads >= full_vectors) {
 #pragma unroll
     for (int a = 1; a < kAtOnce; ++a)
-      for (int i = 0; i < kVectorSize; ++i) x[a][i] = u + a * kThreads < whole ? x[a][i] : -INFINITY;
+      for (int i = 0; i < kVectorSize; ++i) x[a][i] = u + a * kThreads < full_vectors ? x[a][i] : -INFINITY;
   }
 }
 
-// Returns this thread's first vector from the `whole`-th on. A vector belongs to the thread whose number is its own
-// modulo kThreads.
+// Returns this thread's first vector after the full ones. Vector u belongs to thread u % kThreads.
 template <int kThreads>
-__device__ __forceinline__ int first_from(int whole) {
-  const int round = whole - whole % kThreads + int(threadIdx.x);
-  return round < whole ? round + kThreads : round;
+__device__ __forceinline__ int first_after(int full_vectors) {
+  const int round = full_vectors - full_vectors % kThreads + int(threadIdx.x);
+  return round < full_vectors ? round + kThreads : round;
 }
 
 // Adds vectors to a running softmax, which has a sum of exp(x - max) for each place in a vector.
@@ -130,7 +130,7 @@ __device__ __forceinline__ void add_to(float& running_max, float (&sums)[kVector
 #pragma unroll
   for (int a = 0; a < kAtOnce; ++a) {
     VECTOR_LOOP
-    for (int i = 0; i < kVectorSize; ++i) sums[i] += weight_of(x[a][i], max);
+    for (int i = 0; i < kVectorSize; ++i) sums[i] += exp_minus_max(x[a][i], max);
   }
 }
 
@@ -138,15 +138,15 @@ __device__ __forceinline__ void add_to(float& running_max, float (&sums)[kVector
 template <class T, int kThreads>
 __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned) {
   constexpr int kAtOnce = vectors_at_once(kThreads);
-  const int whole = aligned ? V / kVectorSize : 0, vectors = (V + kVectorSize - 1) / kVectorSize;
+  const int full_vectors = aligned ? V / kVectorSize : 0, vectors = (V + kVectorSize - 1) / kVectorSize;
   Softmax mine{-FLT_MAX, 0};
   float sums[kVectorSize] = {};
-  for (int u = int(threadIdx.x); u < whole; u += kThreads * kAtOnce) {
+  for (int u = int(threadIdx.x); u < full_vectors; u += kThreads * kAtOnce) {
     float x[kAtOnce][kVectorSize];
-    load_whole<kThreads>(x, row, u, whole);
+    load_full_vectors<kThreads>(x, row, u, full_vectors);
     add_to(mine.max, sums, x);
   }
-  for (int u = first_from<kThreads>(whole); u < vectors; u += kThreads) {
+  for (int u = first_after<kThreads>(full_vectors); u < vectors; u += kThreads) {
     float x[1][kVectorSize];
     load_columns(x[0], row, u * kVectorSize, V);
     add_to(mine.max, sums, x);
@@ -161,31 +161,31 @@ template <class T, int kThreads>
 __device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
                                                 bool aligned) {
   constexpr int kAtOnce = vectors_at_once(kThreads);
-  const int whole = aligned ? V / kVectorSize : 0, vectors = (ld + kVectorSize - 1) / kVectorSize;
+  const int full_vectors = aligned ? V / kVectorSize : 0, vectors = (ld + kVectorSize - 1) / kVectorSize;
   const float inverse_sum = 1.0f / all.sum, factor = inverse_sum * scale;
   const bool has_label = label >= 0 && label < V && label / kVectorSize % kThreads == int(threadIdx.x);
-  const float label_weight = has_label ? weight_of(to_float(row[label]), all.max) : 0.0f;
-  for (int u = int(threadIdx.x); u < whole; u += kThreads * kAtOnce) {
+  const float label_exp = has_label ? exp_minus_max(to_float(row[label]), all.max) : 0.0f;
+  for (int u = int(threadIdx.x); u < full_vectors; u += kThreads * kAtOnce) {
     float x[kAtOnce][kVectorSize];
-    load_whole<kThreads>(x, row, u, whole);
+    load_full_vectors<kThreads>(x, row, u, full_vectors);
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) {
       VECTOR_LOOP
-      for (int i = 0; i < kVectorSize; ++i) x[a][i] = weight_of(x[a][i], all.max) * factor;
+      for (int i = 0; i < kVectorSize; ++i) x[a][i] = exp_minus_max(x[a][i], all.max) * factor;
       const int v = u + a * kThreads;
-      if (v < whole) store_vector(row + v * kVectorSize, x[a]);
+      if (v < full_vectors) store_vector(row + v * kVectorSize, x[a]);
     }
   }
-  for (int u = first_from<kThreads>(whole); u < vectors; u += kThreads) {
+  for (int u = first_after<kThreads>(full_vectors); u < vectors; u += kThreads) {
     float x[kVectorSize];
     const int first = u * kVectorSize;
     load_columns(x, row, first, V);
     VECTOR_LOOP
-    for (int i = 0; i < kVectorSize; ++i) x[i] = weight_of(x[i], all.max) * factor;
+    for (int i = 0; i < kVectorSize; ++i) x[i] = exp_minus_max(x[i], all.max) * factor;
     for (int i = 0; i < kVectorSize; ++i) x[i] = first + i < V ? x[i] : 0.0f;
     store_columns<T>(row, x, first, ld, aligned);
   }
-  if (has_label) row[label] = from_float<T>((label_weight * inverse_sum - 1.0f) * scale);
+  if (has_label) row[label] = from_float<T>((label_exp * inverse_sum - 1.0f) * scale);
 }
 
 template <class T, int kThreads>
@@ -302,8 +302,8 @@ void with_rows(const Work& work, const Tensor& logits, int V, const F& start) {
   with_type(work.name, logits.type, [&](auto number) {
     if (V < kLongRow) return start(number, std::integral_constant<int, 32>{});
     if constexpr (!LLMC_CUDA)
-      if (!work.stream.device().info().wide_rows) return start(number, std::integral_constant<int, kLongThreads>{});
-    start(number, std::integral_constant<int, kWideThreads>{});
+      if (!work.stream.device().info().wide_rows) return start(number, std::integral_constant<int, kThreadsOnCpu>{});
+    start(number, std::integral_constant<int, kThreadsOnGpu>{});
   });
 }
 constexpr size_t shared_bytes(int threads) { return threads > 32 ? sizeof(RowShared) : 0; }

@@ -16,28 +16,29 @@
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUnit = 8;            // elements that a thread processes at once
-constexpr size_t kChunk = 1 << 15;  // elements per block
+constexpr int kVectorSize = 8;                 // elements that a thread processes at once
+constexpr size_t kElementsPerBlock = 1 << 15;  // elements per block
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(double* __restrict__ partials, const float* __restrict__ gradients, size_t n) {
-  const size_t begin = size_t(blockIdx.x) * kChunk, end = begin + kChunk < n ? begin + kChunk : n;
-  double sums[kUnit] = {};
-  for (size_t first = begin + size_t(threadIdx.x) * kUnit; first < end; first += size_t(kThreads) * kUnit) {
-    if (first + kUnit <= end) {
-      float x[kUnit];
+  const size_t begin = size_t(blockIdx.x) * kElementsPerBlock,
+               end = begin + kElementsPerBlock < n ? begin + kElementsPerBlock : n;
+  double sums[kVectorSize] = {};
+  for (size_t first = begin + size_t(threadIdx.x) * kVectorSize; first < end; first += size_t(kThreads) * kVectorSize) {
+    if (first + kVectorSize <= end) {
+      float x[kVectorSize];
       load_vector(x, gradients + first);
       VECTOR_LOOP
-      for (int i = 0; i < kUnit; ++i) sums[i] += double(x[i]) * double(x[i]);
+      for (int i = 0; i < kVectorSize; ++i) sums[i] += double(x[i]) * double(x[i]);
     } else {
       // The fixed trip count keeps sums[] in registers.
-      for (int i = 0; i < kUnit; ++i)
+      for (int i = 0; i < kVectorSize; ++i)
         if (first + i < end) sums[i] += double(gradients[first + i]) * double(gradients[first + i]);
     }
   }
   double sum = 0;
-  for (int i = 0; i < kUnit; ++i) sum += sums[i];
+  for (int i = 0; i < kVectorSize; ++i) sum += sums[i];
   sum = block_sum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
@@ -87,7 +88,7 @@ void require_partials(const char* who, const Tensor& partials) {
 
 }  // namespace
 
-size_t global_norm_partials(size_t n) { return (n + kChunk - 1) / kChunk; }
+size_t global_norm_partials(size_t n) { return (n + kElementsPerBlock - 1) / kElementsPerBlock; }
 
 void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients) {
   const char* who = "global_norm_squares";

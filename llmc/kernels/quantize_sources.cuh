@@ -83,7 +83,7 @@ __device__ __forceinline__ Vector<bf16, width> load_source(const RopeBackwardSou
   const bool first = in_head < half;
   const int i = first ? in_head : in_head - half, position = s.positions[row];
   const bool known = position >= 0 && position < s.table_positions;
-  const float nothing = known ? 0.0f : NAN;
+  const float nan_if_unknown = known ? 0.0f : NAN;
   float v[width], pairs[2 * width], partner[width];
   load_vector(v, x);
   load_vector(pairs, s.table + (size_t(known ? position : 0) * half + i) * 2);
@@ -91,7 +91,7 @@ __device__ __forceinline__ Vector<bf16, width> load_source(const RopeBackwardSou
 #pragma unroll
   for (int j = 0; j < width; ++j) {
     const float a = first ? v[j] : partner[j], b = first ? partner[j] : v[j];
-    const RotatedPair pair = rotate_pair(a, b, pairs[2 * j] + nothing, -pairs[2 * j + 1] + nothing);
+    const RotatedPair pair = rotate_pair(a, b, pairs[2 * j] + nan_if_unknown, -pairs[2 * j + 1] + nan_if_unknown);
     v[j] = first ? pair.a : pair.b;
   }
   return rounded<bf16>(v);

@@ -1,5 +1,5 @@
-// Root-mean-square norm over the last axis.  y[N,C] = x * rstd * w;  rstd[N] = 1/sqrt(mean(x^2) + eps), fp32.
-// forward: sum =, y =, rstd =.  backward: dx +=, dw +=.  Deterministic: see rmsnorm.h.
+// Root-mean-square norm over the last axis. y[N,C] = x * rstd * w; rstd[N] = 1/sqrt(mean(x^2) + eps), fp32.
+// forward: sum =, y =, rstd =. backward: dx = or +=, dw +=. Deterministic: see rmsnorm.h.
 //
 // The threads of a block share a row, and the block processes some rows, one after another. On a GPU a thread has one
 // or two vectors of 8 elements of a row. All loads that a row's sum needs are in flight before the first is used, and
@@ -22,9 +22,9 @@ namespace {
 
 constexpr int kMostThreads = 512;
 
-// A kernel adds nothing, a second tensor b before the norm (add_rmsnorm_forward, where x is its a), or b after the
-// norm (rmsnorm_add_forward, where b is its a). This is an int as a template's argument, so that tools can print a
-// kernel's name.
+// A forward kernel normalizes x. kAddBefore: it adds b to x first (add_rmsnorm_forward: x is its a, b its b).
+// kAddAfter: it adds b to the norm of x (rmsnorm_add_forward: x is its b, b its a). This is an int as a template's
+// argument, so that tools can print a kernel's name.
 enum Addition : int { kAddNothing, kAddBefore, kAddAfter };
 
 // A thread's vectors of a row: threadIdx.x, threadIdx.x + blockDim.x, … of `width` elements. T may be const.
@@ -35,11 +35,11 @@ struct RowVectors {
   int vectors;  // of the whole row
 
   __device__ __forceinline__ RowVectors(T* row, int C) : row(row), vectors(C / width) {}
-  static __device__ __forceinline__ int place(int i) { return threadIdx.x + i * blockDim.x; }
-  __device__ __forceinline__ T* at(int i) const { return row + size_t(place(i)) * width; }
+  static __device__ __forceinline__ int vector_index(int i) { return threadIdx.x + i * blockDim.x; }
+  __device__ __forceinline__ T* at(int i) const { return row + size_t(vector_index(i)) * width; }
 };
 
-// kVectors of them, which are in registers between load() and store(). Beyond the row they are zeros.
+// Keeps a thread's kVectors vectors of a row in registers between load() and store(). Beyond the row they are zeros.
 template <class T, int width, int kVectors>
 struct RowPart : RowVectors<T, width> {
   using Base = RowVectors<T, width>;
@@ -52,18 +52,19 @@ struct RowPart : RowVectors<T, width> {
   __device__ __forceinline__ void load(bool there = true) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      kept[i] = there && this->place(i) < this->vectors ? *reinterpret_cast<const Packed*>(this->at(i)) : Packed{};
+      kept[i] =
+          there && this->vector_index(i) < this->vectors ? *reinterpret_cast<const Packed*>(this->at(i)) : Packed{};
   }
   __device__ __forceinline__ void store() const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      if (this->place(i) < this->vectors) *reinterpret_cast<Packed*>(this->at(i)) = kept[i];
+      if (this->vector_index(i) < this->vectors) *reinterpret_cast<Packed*>(this->at(i)) = kept[i];
   }
   __device__ __forceinline__ void get(float (&x)[width], int i) const { load_vector(x, kept[i].v); }
   __device__ __forceinline__ void set(int i, const Packed& x) { kept[i] = x; }
 };
 
-// Any number of them, which stay in memory.
+// With kInMemory a thread has any number of vectors, which stay in memory.
 constexpr int kInMemory = 0;
 template <class T, int width>
 struct RowPart<T, width, kInMemory> : RowVectors<T, width> {
@@ -71,7 +72,7 @@ struct RowPart<T, width, kInMemory> : RowVectors<T, width> {
   using typename Base::Packed;
 
   using Base::Base;
-  __device__ __forceinline__ bool has(int i) const { return this->place(i) < this->vectors; }
+  __device__ __forceinline__ bool has(int i) const { return this->vector_index(i) < this->vectors; }
   __device__ __forceinline__ void load(bool = true) {}
   __device__ __forceinline__ void store() const {}
   __device__ __forceinline__ void get(float (&x)[width], int i) const { load_vector(x, this->at(i)); }

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   const int position = positions[row];
   const bool known = position >= 0 && position < table_positions;
   const float* angles = table + size_t(known ? position : 0) * half * 2;
-  const float nothing = known ? 0.0f : NAN;
+  const float nan_if_unknown = known ? 0.0f : NAN;
   T* heads_of_row = qkv + size_t(row) * row_width;
   const int vectors_per_half = half / width, tasks = vectors_per_half * ((heads + kHeads - 1) / kHeads);
   for (int task = threadIdx.x; task < tasks; task += blockDim.x) {
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads)
     load_vector(pairs, angles + 2 * i);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      cosine[j] = pairs[2 * j] + nothing;
-      sine[j] = (inverse ? -pairs[2 * j + 1] : pairs[2 * j + 1]) + nothing;
+      cosine[j] = pairs[2 * j] + nan_if_unknown;
+      sine[j] = (inverse ? -pairs[2 * j + 1] : pairs[2 * j + 1]) + nan_if_unknown;
     }
     for (int h = first; h < last; ++h) {
       T *at = heads_of_row + size_t(h) * 2 * half + i, *partner = at + half;
