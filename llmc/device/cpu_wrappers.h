@@ -16,8 +16,7 @@
 #define VECTOR_LOOP _Pragma("GCC unroll 1")
 #endif
 
-// ---------------------------------------------------------------------------------------------- shared memory,
-// barriers
+// ---------------------------------------------------------------------------------------------- barriers
 
 template <class T>
 __device__ __forceinline__ T& shared_memory() {

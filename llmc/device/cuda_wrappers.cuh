@@ -8,8 +8,7 @@
 
 #define VECTOR_LOOP _Pragma("unroll")
 
-// ---------------------------------------------------------------------------------------------- shared memory,
-// barriers
+// ---------------------------------------------------------------------------------------------- barriers
 
 template <class T>
 __device__ __forceinline__ T& shared_memory() {

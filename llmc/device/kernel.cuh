@@ -21,8 +21,8 @@
 //   atomic_max, atomic_min on a uint32_t. They look before they write: most values of a launch do not change the
 //                          number, and atomic writes of one number wait for each other.
 //   atomic_add             on an unsigned long long
-//   raise_amax(amax, bits) *amax = max(*amax, magnitude), of which `bits` are the bits as fp32. Bits of magnitudes
-//                          compare as the numbers do, with NaN above infinity.
+//   raise_amax(amax, bits) *amax = max(*amax, x), where `bits` are the fp32 bits of x >= 0. Such bits compare as the
+//                          numbers do, with NaN above infinity.
 //
 // Functions in fp32, which become vector code on the CPU
 //   exp_f32(x)             e^x to within 2 units in the last place; infinity above 88.7. Below -87.3, where results are
@@ -37,8 +37,9 @@
 //   fma_f32(a, b, c)       a * b + c with one rounding, whatever the compiler would do with that expression
 //
 // Hints for the compiler
-//   VECTOR_LOOP            stands before a loop of fixed length over a thread's own elements: `VECTOR_LOOP for (int i =
-//                          0; i < 8; ++i)`
+//   VECTOR_LOOP            unrolls the loop after it on a GPU, and lets the compiler vectorize it on a CPU. The loop has
+//                          a fixed length and goes over a thread's own elements: `VECTOR_LOOP for (int i = 0; i < 8;
+//                          ++i)`
 //   block_index_again()    reads blockIdx.x again, so that values computed from it need no register from the kernel's
 //                          beginning to its end
 //   opaque(x)              returns x but hides its value from the compiler, which then computes values that depend on x
@@ -69,6 +70,8 @@
 #else
 #include "llmc/device/cpu_wrappers.h"
 #endif
+
+constexpr float kLog2e = 1.4426950408889634f;  // e^x = 2^(kLog2e x)
 
 __device__ __forceinline__ void raise_amax(float* amax, uint32_t bits) {
   atomic_max(reinterpret_cast<uint32_t*>(amax), bits);
@@ -120,8 +123,8 @@ __device__ __forceinline__ void store_vector(T* to, const float (&from)[width]) 
 
 template <class T, int width>
 __device__ __forceinline__ uint32_t max_value(const Vector<T, width>& magnitudes) {
-  // It begins with the first magnitude, not with 0: for `bits > 0` after __vmaxu2 with zeros, ptxas 13.0 takes both
-  // predicates of VIMNMX.U16x2 in one register, and an H200 was seen to lose the first magnitude.
+  // It begins with the first magnitude, not with 0: for `bits > 0` after __vmaxu2 with zeros, ptxas 13.0 allocates
+  // both predicates of VIMNMX.U16x2 in one register, and an H200 was seen to lose the first magnitude.
   uint32_t largest = float_to_bits(to_float(magnitudes.v[0]));
 #pragma unroll
   for (int j = 1; j < width; ++j) {

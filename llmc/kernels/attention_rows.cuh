@@ -69,8 +69,6 @@ __device__ __forceinline__ int end_query_of_key(const AttentionShape& shape, int
 
 // ---------------------------------------------------------------------------------------------- on tensor cores
 
-constexpr float kLog2e = 1.4426950408889634f;
-
 __device__ static __forceinline__ int warp_number() { return threadIdx.x / 32; }
 __device__ static __forceinline__ int lane_of_warp() { return threadIdx.x % 32; }
 

@@ -51,7 +51,7 @@ __device__ __forceinline__ float max_of(const float (&x)[kVectorSize]) {
 
 // Returns e^(x - max). The rounding of the exponent is a relative error of |x - max| * 2^-24 in the result, so it is
 // large only where the result is small.
-__device__ __forceinline__ float exp_minus_max(float x, float max) { return exp2_f32((x - max) * 1.44269504f); }
+__device__ __forceinline__ float exp_minus_max(float x, float max) { return exp2_f32((x - max) * kLog2e); }
 
 struct RowShared {
   float max[32], sum[32];  // one per warp
@@ -272,11 +272,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* stat
   if (threadIdx.x == 0) state->loss_sum += sum;
 }
 
-}  // namespace
-
 // ---------------------------------------------------------------------------------------------- launchers
-
-namespace {
 
 // Throws unless logits are (N, ld) with N >= 1 and ld >= V, and labels (N). Returns N and ld.
 struct Sizes {

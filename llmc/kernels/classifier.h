@@ -43,9 +43,9 @@ struct SoftmaxPart {
 // Writes parts (N) from this rank's logits (N, ld). Throws unless `part` lies within its `whole` columns.
 void classifier_part(Stream& stream, SoftmaxPart* parts, const Tensor& logits, const Tensor& labels,
                      VocabularyPart part);
-// Both take the parts of all ranks (ranks, N), in the order of the ranks, and add their sums in that order.
-// classifier_join overwrites this rank's logits with their gradients, as above. classifier_losses writes losses (N),
-// with the same bits on each rank.
+// classifier_join and classifier_losses take the parts of all ranks (ranks, N), in the order of the ranks, and add
+// their sums in that order. classifier_join overwrites this rank's logits with their gradients, as above.
+// classifier_losses writes losses (N), with the same bits on each rank.
 void classifier_join(Stream& stream, const Tensor& logits, const SoftmaxPart* parts, int ranks, const Tensor& labels,
                      const StepState* state, VocabularyPart part);
 void classifier_losses(Stream& stream, const Tensor& losses, const SoftmaxPart* parts, int ranks, const Tensor& labels,

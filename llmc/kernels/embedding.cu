@@ -14,7 +14,7 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWindow = 32;  // sorted positions per block of backward; a run of more positions is a long run
+constexpr int kPositionsPerBlock = 32;  // sorted positions per block of backward; a run of more positions is a long run
 constexpr int kLanes = 32, kGroups = kThreads / kLanes;
 
 struct HeldRows {
@@ -28,13 +28,13 @@ __global__ void __launch_bounds__(kThreads)
   const int row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row >= N) return;
   const int token = tokens[row] - rows.first;
-  const bool known = token >= 0 && token < rows.V, elsewhere = tokens[row] >= 0 && tokens[row] < rows.whole;
-  Vector<T, width> nothing;
+  const bool held = token >= 0 && token < rows.V, in_table = tokens[row] >= 0 && tokens[row] < rows.whole;
+  Vector<T, width> substitute;  // 0 for a row that another rank holds
 #pragma unroll
-  for (int j = 0; j < width; ++j) nothing.v[j] = from_float<T>(elsewhere ? 0.0f : NAN);
-  const auto* from = reinterpret_cast<const Vector<T, width>*>(weight + size_t(known ? token : 0) * C);
+  for (int j = 0; j < width; ++j) substitute.v[j] = from_float<T>(in_table ? 0.0f : NAN);
+  const auto* from = reinterpret_cast<const Vector<T, width>*>(weight + size_t(held ? token : 0) * C);
   auto* to = reinterpret_cast<Vector<T, width>*>(out + size_t(row) * C);
-  for (int i = threadIdx.x; i < C / width; i += blockDim.x) to[i] = known ? from[i] : nothing;
+  for (int i = threadIdx.x; i < C / width; i += blockDim.x) to[i] = held ? from[i] : substitute;
 }
 
 // Adds rows order[first], order[first + step], … before order[last] of dout to sum[width]. `dout` points to the first
@@ -63,10 +63,10 @@ struct GroupSums {
   float sum[kGroups][kLanes * 8];
 };
 
-// A block processes kWindow sorted positions and the columns of its lanes. It adds up the runs that start in its
-// window. A run of up to kWindow rows is added by one group of threads, in the order of the rows. At most one longer
-// run can start in a window. All groups share it: group g adds rows g, g + groups, …, and their sums are then added in
-// order.
+// A block processes kPositionsPerBlock sorted positions and the columns of its lanes. It adds up the runs that start
+// there. A run of up to kPositionsPerBlock rows is added by one group of threads, in the order of the rows. At most one
+// longer run can start in a block's positions. All groups share it: group g adds rows g, g + groups, …, and their sums
+// are then added in order.
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
     embedding_backward_kernel(float* __restrict__ dweight, const T* __restrict__ dout, const int* __restrict__ tokens,
@@ -75,11 +75,12 @@ __global__ void __launch_bounds__(kThreads)
   const auto is_here = [&](int token) { return token >= 0 && token < V && token + first != pad; };
   const int lane = threadIdx.x, group = threadIdx.y, groups = blockDim.y;
   const int c = (blockIdx.y * blockDim.x + lane) * width;
-  const int begin = blockIdx.x * kWindow, end = N - begin < kWindow ? N : begin + kWindow;
+  const int begin = blockIdx.x * kPositionsPerBlock,
+            end = N - begin < kPositionsPerBlock ? N : begin + kPositionsPerBlock;
   for (int start = begin + group; c < C && start < end; start += groups) {
     const int token = token_at(start);
     if (!is_here(token) || (start > 0 && token_at(start - 1) == token)) continue;
-    if (N - start > kWindow && token_at(start + kWindow) == token) continue;  // a long run: below
+    if (N - start > kPositionsPerBlock && token_at(start + kPositionsPerBlock) == token) continue;  // a long run: below
     int last = start + 1;
     while (last < N && token_at(last) == token) ++last;
     float sum[width] = {};
@@ -87,13 +88,14 @@ __global__ void __launch_bounds__(kThreads)
     add_to(dweight + size_t(token) * C + c, sum);
   }
 
-  // The long run, if one starts in this window and continues after it. All threads of the block take the same branch.
+  // The long run, if one starts in this block's positions and continues after them. All threads of the block take the
+  // same branch.
   if (end == N) return;
   const int token = token_at(end);
   int start = end;
   while (start > begin && token_at(start - 1) == token) --start;
   if (!is_here(token) || start == end || (start > 0 && token_at(start - 1) == token)) return;
-  if (N - start <= kWindow || token_at(start + kWindow) != token) return;
+  if (N - start <= kPositionsPerBlock || token_at(start + kPositionsPerBlock) != token) return;
   int last = end, beyond = N;  // token_at(last) == token; no position from `beyond` on has this token
   while (beyond - last > 1) {
     const int mid = last + (beyond - last) / 2;
@@ -156,7 +158,7 @@ void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dou
   require_tensor(who, "order", order, DType::int32, {N});
   const Work work{stream, who, {updates(dweight), reads(dout), reads(tokens), reads(order)}};
   const int vectors = C / vector_width(C), lanes = std::min(vectors, kLanes);
-  const dim3 grid(blocks_for(size_t(N), kWindow), blocks_for(size_t(vectors), size_t(lanes)));
+  const dim3 grid(blocks_for(size_t(N), kPositionsPerBlock), blocks_for(size_t(vectors), size_t(lanes)));
   with_type(who, dout.type, [&](auto number) {
     using T = decltype(number);
     with_vector_width(who, C, {dweight.data, dout.data}, [&](auto width) {

@@ -1,6 +1,6 @@
 // The L2 norm of all gradients, the clip factor and the decision about the update (contract: global_norm.h).
 //
-// A block squares a chunk of the buffer. A thread keeps 8 separate sums, one for each position in its unit of 8
+// A block squares kElementsPerBlock elements. A thread keeps 8 separate sums, one for each position in its vector of 8
 // elements, so that the compiler vectorizes the loop. Sums are fp64: an fp32 square overflows beyond 1.8e19, and an
 // fp32 sum of 10^10 squares would be too inaccurate.
 #include "llmc/kernels/global_norm.h"
@@ -16,8 +16,8 @@
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kVectorSize = 8;                 // elements that a thread processes at once
-constexpr size_t kElementsPerBlock = 1 << 15;  // elements per block
+constexpr int kVectorSize = 8;  // elements that a thread processes at once
+constexpr size_t kElementsPerBlock = 1 << 15;
 constexpr int kSumThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)

@@ -54,18 +54,19 @@ inline LinearProduct dgrad_product(Stream& stream, const Tensor& din, const Tens
                         {"din", din}, {"weight", weight}, dout.type, weight.type, din.type, tf32);
 }
 inline LinearProduct wgrad_product(Stream& stream, const Tensor& dweight, const Tensor& dout, const Tensor& in,
-                                   bool adds, bool tf32) {
+                                   bool accumulate, bool tf32) {
   REQUIRE(dweight.type == DType::fp32, "matmul_wgrad: dweight is %s\n  expected fp32", dtype_name(dweight.type));
-  return linear_product({stream, "matmul_wgrad", {reads(dout), reads(in), adds ? updates(dweight) : writes(dweight)}},
-                        {"dout", dout}, {"in", in}, {"dweight", dweight}, dout.type, in.type, dweight.type, tf32);
+  return linear_product(
+      {stream, "matmul_wgrad", {reads(dout), reads(in), accumulate ? updates(dweight) : writes(dweight)}},
+      {"dout", dout}, {"in", in}, {"dweight", dweight}, dout.type, in.type, dweight.type, tf32);
 }
 
 inline Work quantized_work(Stream& stream, const char* name, const Tensor& out, const QuantizedTensor& a,
-                           const QuantizedTensor& b, bool adds) {
+                           const QuantizedTensor& b, bool accumulate) {
   Work work{stream,
             name,
             {reads(a.data, a.bytes()), reads(a.scale_inv, a.scale_inv_count()), reads(b.data, b.bytes()),
-             reads(b.scale_inv, b.scale_inv_count()), adds ? updates(out) : writes(out)},
+             reads(b.scale_inv, b.scale_inv_count()), accumulate ? updates(out) : writes(out)},
             2.0 * double(a.rows) * double(b.rows) * double(a.columns)};
   const auto either = [&](Scaling scaling) { return a.scaling == scaling || b.scaling == scaling; };
   work.rate = either(Scaling::block_1x128) || either(Scaling::block_128x128) ? RateClass::product_fp8_block

@@ -66,12 +66,12 @@ struct Pairs {
   __device__ __forceinline__ void rotate(const Rows& rows, int row, int i) {
     const int position = rows.positions[row];
     const bool known = position >= 0 && position < rows.table_positions;
-    const float nothing = known ? 0.0f : NAN;
+    const float nan_if_unknown = known ? 0.0f : NAN;
     float angles[2 * width];
     load_vector(angles, rows.table + (size_t(known ? position : 0) * rows.half + i) * 2);
 #pragma unroll
     for (int j = 0; j < width; ++j) {
-      const float cosine = angles[2 * j] + nothing, sine = angles[2 * j + 1] + nothing;
+      const float cosine = angles[2 * j] + nan_if_unknown, sine = angles[2 * j + 1] + nan_if_unknown;
       const RotatedPair pair = rotate_pair(a[j], b[j], cosine, inverse ? -sine : sine);
       a[j] = pair.a, b[j] = pair.b;
     }

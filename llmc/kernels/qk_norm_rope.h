@@ -1,6 +1,6 @@
-// The pass between the product of queries, keys and values and attention, for models that have more there than RoPE:
-// biases (Qwen2), or an RMSNorm of queries and keys (Qwen3, OLMo 2: Dehghani et al. 2023). For each head of a row of
-// qkv (N, (NH + 2 NKV) HD), in fp32, rounded once:
+// What stands between the qkv projection and attention in models that have more there than RoPE: biases (Qwen2), or an
+// RMSNorm of queries and keys (Qwen3, OLMo 2: Dehghani et al. 2023). For each head of a row of qkv (N, (NH + 2 NKV)
+// HD), in fp32, rounded once:
 //
 //   x = qkv + bias                                           if there are biases
 //   y = x * rstd * w,  rstd = 1 / sqrt(mean(x^2) + eps)      queries and keys, if they have a norm
@@ -28,7 +28,8 @@ struct QkvVectors {
 // keys.
 struct WholeNorm {
   Tensor squares = {};  // of qkv * qkv. Absent: the norm is one of heads, or there is none.
-  Tensor dots = {};     // in backward: of dqkv * out. RoPE leaves the product of y and its gradient as it is.
+  Tensor dots =
+      {};  // in backward: of dqkv * out. RoPE is a rotation, so it leaves the dot product of y and its gradient.
   int ranks = 1;
 };
 

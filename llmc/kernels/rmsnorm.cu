@@ -118,8 +118,8 @@ template <class T, int width, int kVectors, int add>
 __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_forward_kernel(T* sum, T* __restrict__ y, float* __restrict__ rstd, const T* x, const T* __restrict__ b,
                            const T* __restrict__ w, int N, int C, int rows, float eps, float* amax) {
-  RowPart<const T, width, kVectors> scale(w, C);
-  scale.load();
+  RowPart<const T, width, kVectors> weight(w, C);
+  weight.load();
   Vector<T, width> largest = {};
   const int first = blockIdx.x * rows, last = N - first < rows ? N : first + rows;
   for (int n = first; n < last; ++n) {
@@ -151,12 +151,12 @@ __global__ void __launch_bounds__(kMostThreads)
     if (!y && !amax) continue;
 #pragma unroll
     for (int i = 0; in.has(i); ++i) {
-      float v[width], s[width];
+      float v[width], of_weight[width];
       if constexpr (add == kAddBefore) added.get(v, i);
       else in.get(v, i);
-      scale.get(s, i);
+      weight.get(of_weight, i);
 #pragma unroll
-      for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, s[j]);
+      for (int j = 0; j < width; ++j) v[j] = rmsnormed(v[j], r, of_weight[j]);
       if constexpr (add == kAddAfter) {
         float after[width];
         other.get(after, i);
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(kMostThreads)
     rmsnorm_backward_kernel(T* __restrict__ dx, float* __restrict__ share, const T* __restrict__ dy,
                             const T* __restrict__ x, const T* __restrict__ w, const float* __restrict__ rstd, int N,
                             int C, int rows, bool add, float* amax) {
-  RowPart<const T, width, kVectors> scale(w, C);
-  scale.load();
+  RowPart<const T, width, kVectors> weight(w, C);
+  weight.load();
   RowPart<float, width, kVectors> dw(share + size_t(blockIdx.x) * C, C);
   dw.load(false);
   Vector<T, width> largest = {};
@@ -200,28 +200,29 @@ __global__ void __launch_bounds__(kMostThreads)
     RowSum<width> dots;
 #pragma unroll
     for (int i = 0; in.has(i); ++i) {
-      float g[width], v[width], s[width], sums[width] = {};
+      float g[width], v[width], of_weight[width], sums[width] = {};
       gradient.get(g, i);
       in.get(v, i);
-      scale.get(s, i);
+      weight.get(of_weight, i);
+      // In memory the first row sets the sums, because what was there is not defined.
       if (kVectors != kInMemory || n > first) dw.get(sums, i);
 #pragma unroll
       for (int j = 0; j < width; ++j) sums[j] += g[j] * v[j] * r;
       dw.set(i, rounded<float>(sums));
 #pragma unroll
-      for (int j = 0; j < width; ++j) g[j] *= s[j] * v[j];
+      for (int j = 0; j < width; ++j) g[j] *= of_weight[j] * v[j];
       dots.add(i, g);
     }
     const float slope = dots.template of_row<kVectors>() / float(C) * r * r;
 #pragma unroll
     for (int i = 0; in.has(i); ++i) {
-      float g[width], v[width], s[width], d[width] = {};
+      float g[width], v[width], of_weight[width], d[width] = {};
       gradient.get(g, i);
       in.get(v, i);
-      scale.get(s, i);
+      weight.get(of_weight, i);
       if (add) out.get(d, i);
 #pragma unroll
-      for (int j = 0; j < width; ++j) d[j] += r * (g[j] * s[j] - v[j] * slope);
+      for (int j = 0; j < width; ++j) d[j] += r * (g[j] * of_weight[j] - v[j] * slope);
       const Vector<T, width> numbers = rounded<T>(d);
       if constexpr (kTakesAmax<T>)
         if (amax) max_abs_into(largest, numbers);

@@ -6,7 +6,7 @@
 #include "llmc/kernels/initialize.h"
 
 TensorParallel::TensorParallel(Communicator& ranks, Stream& stream, int chunks, DType sums, Device& device)
-    : ranks_(ranks), stream_(stream), chunks_(chunks), sums_(sums), computed_(device), scattered_(device) {
+    : ranks_(ranks), stream_(stream), chunks_(chunks), sum_type_(sums), computed_(device), scattered_(device) {
   for (int i = 0; i < chunks; ++i) gathered_.emplace_back(device);
   for (int slot = 0; slot < kExchangeSlots; ++slot) exchanged_.emplace_back(device);
 }

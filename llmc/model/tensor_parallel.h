@@ -28,7 +28,7 @@ class TensorParallel {
   int degree() const { return ranks_.size(); }
   int rank() const { return ranks_.rank(); }
   // The type of partial sums if activations have this type.
-  DType sum_type(DType activations) const { return sums_ == DType::fp32 ? DType::fp32 : activations; }
+  DType sum_type(DType activations) const { return sum_type_ == DType::fp32 ? DType::fp32 : activations; }
   // Rows of each rank. If N is not a multiple of the degree, the last rows are padding.
   static size_t own_rows(size_t N, int degree) { return (N + size_t(degree) - 1) / size_t(degree); }
   int own_rows(int N) const { return int(own_rows(size_t(N), degree())); }
@@ -68,7 +68,7 @@ class TensorParallel {
   Communicator& ranks_;
   Stream& stream_;
   const int chunks_;
-  const DType sums_;
+  const DType sum_type_;
   Event computed_, scattered_;
   std::vector<Event> gathered_, exchanged_;  // one per chunk; one per slot
 };
