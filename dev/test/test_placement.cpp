@@ -137,7 +137,7 @@ TEST_CASE("the shards with some of the tensors are the longest runs of their ele
     for (const int stage : {0, 3})
       for (int rank = 0; rank < world; ++rank) {
         const Placed r(Mesh::create(world, rank, 1, context, hybrid), stage, false);
-        const auto is_qkv = [](const ParameterInfo& t) { return std::string(t.row->operand) == "qkv"; };
+        const auto is_qkv = [](const ParameterInfo& t) { return std::string(t.row->fused) == "qkv"; };
         const auto is_other = [](const ParameterInfo& t) { return !is_block_matrix(t); };
         for (const std::function<bool(const ParameterInfo&)>& has :
              {std::function<bool(const ParameterInfo&)>(is_block_matrix), {is_other}, {is_qkv}})

@@ -61,14 +61,14 @@ ParameterLayout::ParameterLayout(const ModelConfig& config, int parts, TensorSpl
     Unit unit{kind, layer, size, 0, int(tensors.size()), 0, parts};
     size_t end = 0;
     int unquantized = 0;
-    const char* operand = "";
+    const char* fused = "";
     for (const ParameterRow& row : kParameterRows) {
       if (row.unit != kind || !row.is_in(config, layer)) continue;
-      if (strcmp(operand, row.operand) != 0) end = rounded_up(end, kAlignment);
-      operand = row.operand;
+      if (strcmp(fused, row.fused) != 0) end = rounded_up(end, kAlignment);
+      fused = row.fused;
       ParameterInfo t = part_of(row, config, split);
       t.name = with_layer(row.name, layer), t.unit = int(units.size()), t.offset = end;
-      if (const auto which = projection_of(row.operand)) t.projection = projections.find(layer, *which);
+      if (const auto which = projection_of(row.fused)) t.projection = projections.find(layer, *which);
       else t.unquantized_index = unquantized++;
       end += part_of(row, config, {split.degree, 0}).size();
       tensors.push_back(t);
@@ -89,10 +89,10 @@ const ParameterInfo& ParameterLayout::tensor(const std::string& name) const {
   fail("the model has no tensor named %s", name.c_str());
 }
 
-size_t ParameterLayout::offset(int unit, const char* operand) const {
+size_t ParameterLayout::offset(int unit, const char* fused) const {
   for (const ParameterInfo& t : tensors_of(unit))
-    if (strcmp(t.row->operand, operand) == 0) return t.offset;
-  fail("unit %d of the model has no weights named %s", unit, operand);
+    if (strcmp(t.row->fused, fused) == 0) return t.offset;
+  fail("unit %d of the model has no weights named %s", unit, fused);
 }
 
 std::vector<Slice> ParameterLayout::slices(int unit, size_t first, size_t count) const {
@@ -106,18 +106,18 @@ std::vector<Slice> ParameterLayout::slices(int unit, size_t first, size_t count)
   return pieces;
 }
 
-Tensor UnitTensors::operator[](const char* operand) const {
+Tensor UnitTensors::operator[](const char* fused) const {
   const ParameterInfo* first = nullptr;
   int64_t rows = 0;
   for (const ParameterInfo& t : layout_.tensors_of(unit_)) {
-    if (strcmp(t.row->operand, operand) != 0) continue;
+    if (strcmp(t.row->fused, fused) != 0) continue;
     if (!first) first = &t;
     rows += t.rows;
   }
   if (!first) {
     const bool known = std::any_of(std::begin(kParameterRows), std::end(kParameterRows),
-                                   [&](const ParameterRow& row) { return strcmp(row.operand, operand) == 0; });
-    REQUIRE(known, "unit %d of the model has no weights named %s", unit_, operand);
+                                   [&](const ParameterRow& row) { return strcmp(row.fused, fused) == 0; });
+    REQUIRE(known, "unit %d of the model has no weights named %s", unit_, fused);
     return {};
   }
   const int64_t columns = first->columns;

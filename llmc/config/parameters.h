@@ -1,8 +1,8 @@
 // The table of tensors: one row for each weight of a model. Allocation, initialization, sharding, import and export,
 // optimizer groups, test names, the memory plan and the counts of parameters and operations all follow from it.
 //
-// Rows with the same `operand` are the parts of one fused matrix. They lie in memory one after the other, so query, key
-// and value (or gate and up) form one operand with stacked rows.
+// Rows with the same `fused` are the parts of one fused matrix. They lie in memory one after the other, so query, key
+// and value (or gate and up) form one matrix with stacked rows.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ enum class InitRule { ones, zeros, normal, residual };  // residual: projections
 
 struct ParameterRow {
   UnitKind unit;
-  const char* name;     // Hugging Face's name; %d stands for the layer
-  const char* operand;  // the fused operand that it is a part of, and the name by which the model looks it up
+  const char* name;   // Hugging Face's name; %d stands for the layer
+  const char* fused;  // the fused matrix that it is a part of, or itself: the name by which the model looks it up
   int64_t (*rows)(const ModelConfig&);
   int64_t (*columns)(const ModelConfig&);  // null: the tensor is a vector
   Cut cut;
@@ -134,7 +134,7 @@ struct TensorSplit {
 };
 
 struct ParameterLayout {
-  // Each operand begins at a multiple of this many elements, so at a multiple of 256 bytes in every type.
+  // Each fused matrix begins at a multiple of this many elements, so at a multiple of 256 bytes in every type.
   static constexpr size_t kAlignment = 256;
 
   // Lays out what one rank of a tensor-parallel group holds; `config` is that of the whole model. Each unit is padded
@@ -158,8 +158,8 @@ struct ParameterLayout {
     const Unit& u = units[size_t(unit)];
     return {tensors.data() + u.first_tensor, size_t(u.tensor_count)};
   }
-  // Returns where an operand begins, in elements from the start of its unit.
-  size_t offset(int unit, const char* operand) const;
+  // Returns where a fused matrix begins, in elements from the start of its unit.
+  size_t offset(int unit, const char* fused) const;
 
   // Elements of one part of the unit. A shard of size / parts elements holds the same part of all units, one behind the
   // other; the unit's part begins at unit.offset / parts in it.
@@ -176,9 +176,9 @@ class UnitTensors {
   UnitTensors(const ParameterLayout& layout, int unit, const Tensor& flat, const Tensor& unquantized = {})
       : layout_(layout), unit_(unit), flat_(flat), unquantized_(unquantized) {}
 
-  // Returns the operand: (rows, columns) with the rows of all its tensors, or (rows) of a vector. It is absent if it is
-  // not here, or if this model has none. Throws if the table has no such operand.
-  Tensor operator[](const char* operand) const;
+  // Returns the fused matrix: (rows, columns) with the rows of all its tensors, or (rows) of a vector. It is absent if
+  // it is not here, or if this model has none. Throws if the table has no such row.
+  Tensor operator[](const char* fused) const;
 
  private:
   const ParameterLayout& layout_;

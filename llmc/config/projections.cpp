@@ -5,9 +5,9 @@
 #include "llmc/base/error.h"
 #include "llmc/config/parameters.h"
 
-std::optional<Projection> projection_of(const char* operand) {
+std::optional<Projection> projection_of(const char* name) {
   for (int i = 0; i < kProjectionCount; ++i)
-    if (strcmp(kProjections[i].operand, operand) == 0) return Projection(i);
+    if (strcmp(kProjections[i].name, name) == 0) return Projection(i);
   return {};
 }
 
@@ -21,7 +21,7 @@ LayerProjections::LayerProjections(const ModelConfig& config) {
     first_.push_back(all_.size());
     int64_t OC[kProjectionCount] = {}, IC[kProjectionCount] = {};
     for (const ParameterRow& row : kParameterRows)
-      if (const auto which = projection_of(row.operand); which && row.is_in(config, layer))
+      if (const auto which = projection_of(row.fused); which && row.is_in(config, layer))
         OC[int(*which)] += row.rows(config), IC[int(*which)] = row.columns(config);
     for (int i = 0; i < kProjectionCount; ++i)
       if (OC[i]) all_.push_back({layer, Projection(i), count(), int(OC[i]), int(IC[i])});

@@ -14,7 +14,7 @@
 enum class Parallel { column, row };
 
 struct ProjectionRow {
-  const char* operand;  // its weight in the table of tensors (parameters.h), and its name in messages
+  const char* name;  // ParameterRow::fused of its weight (parameters.h), and its name in messages
   Parallel parallel;
   // The saved tensors (activations.h) that hold its input in FP8, and the scales. Null: backward quantizes the input
   // again, because attention's backward needs it in the model's type anyway.
@@ -32,9 +32,9 @@ inline constexpr ProjectionRow kProjections[] = {
 enum class Projection { qkv, o, gate_up, down };
 inline constexpr int kProjectionCount = std::size(kProjections);
 
-// Returns the projection that has this operand. None: the operand is no weight of a block's product, so it is never
+// Returns the projection whose weight has this name. None: it is no weight of a block's product, so it is never
 // quantized.
-std::optional<Projection> projection_of(const char* operand);
+std::optional<Projection> projection_of(const char* name);
 
 // The tensors of a product that FP8 quantizes.
 enum class Role { input, weight, output_gradient };
@@ -50,7 +50,7 @@ struct LayerProjection {
   int OC, IC;  // of this rank's part
 
   const ProjectionRow& row() const { return kProjections[int(which)]; }
-  const char* name() const { return row().operand; }
+  const char* name() const { return row().name; }
   // Number of a tensor among all that FP8 quantizes.
   int id(Role role) const { return index * kRoles + int(role); }
 };

@@ -69,7 +69,7 @@ void Fp8Weights::plan_operands(MemoryPlan& plan) {
   for (auto& [key, o] : operands_) {
     const auto [slot, projection, columnwise] = key;
     const std::string name =
-        format("%s of slot %d%s", kProjections[int(projection)].operand, slot, columnwise ? ", transposed" : "");
+        format("%s of slot %d%s", kProjections[int(projection)].name, slot, columnwise ? ", transposed" : "");
     if (o.most_bytes) o.data = plan.add(Segment::device, "FP8 weights", name, DType::uint8, {o.most_bytes});
     o.scale_inv = plan.add(Segment::device, "FP8 weights", name + ", factors", DType::fp32, {o.most_scale_inv});
   }

@@ -8,7 +8,7 @@ Parameter BlockTensors::parameter(const char* name) const {
 
 Linear BlockTensors::linear(Projection which) const {
   const LayerProjection* p = projections.find(layer, which);
-  REQUIRE(p, "block %d has no product named %s", layer, kProjections[int(which)].operand);
+  REQUIRE(p, "block %d has no product named %s", layer, kProjections[int(which)].name);
   OperandMemory memory;
   if (p->row().saved_input)
     memory = {saved[p->row().saved_input].as<uint8_t>(), saved[p->row().saved_scales].as<float>()};

@@ -20,7 +20,7 @@ Json fp8_json(int64_t step, const std::vector<QuantizeStatistics>& statistics, c
       if (!sum.values) continue;
       const auto number = [](uint32_t bits) { return json_number(double(bits_to_float(bits))); };
       classes.set(
-          std::string(row.operand) + " " + role_name(role),
+          std::string(row.name) + " " + role_name(role),
           Json::object()
               .set("amax", number(sum.amax))
               .set("scale", Json::array().push_back(number(sum.smallest_scale)).push_back(number(sum.largest_scale)))
