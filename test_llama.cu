@@ -453,7 +453,7 @@ Verdict judge_operands(const Dump& dump, Device& device) {
         const std::string name = format("layers.%d.%s.%s", p.layer, p.name(), kind.name);
         const Operand a(stream, dump, name + ".a", name + ".scale_a", kind.a, kind.a_by_columns);
         const Operand b(stream, dump, name + ".b", name + ".scale_b", kind.b, kind.b_by_columns);
-        const bool fast = dump.fp8.fast(kind.a == Role::input);
+        const bool fast = dump.fp8.fast_accumulation(kind.a == Role::input);
         const std::vector<float> want = dump.floats(*dump.operands, name + ".out");
         const double error = bf16_result ? product_error<bf16>(stream, matmul, a, b, fast, want)
                                          : product_error<float>(stream, matmul, a, b, fast, want);

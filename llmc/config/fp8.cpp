@@ -122,10 +122,10 @@ std::string refusal_of(const Fp8Settings& s, const ProductRefusal& refuses) {
   const QuantizedTensor x = operand(Role::input, false), w = operand(Role::weight, false),
                         dy = operand(Role::output_gradient, false), w_t = operand(Role::weight, true),
                         dy_t = operand(Role::output_gradient, true), x_t = operand(Role::input, true);
-  std::string why = refuses(x, w, DType::bf16, false, s.fast(true));
-  if (why.empty()) why = refuses(dy, w_t, DType::bf16, false, s.fast(false));
+  std::string why = refuses(x, w, DType::bf16, false, s.fast_accumulation(true));
+  if (why.empty()) why = refuses(dy, w_t, DType::bf16, false, s.fast_accumulation(false));
   for (const bool accumulate : {false, true})  // the first micro-batch sets, the others add
-    if (why.empty() && !s.bf16_wgrad()) why = refuses(dy_t, x_t, DType::fp32, accumulate, s.fast(false));
+    if (why.empty() && !s.bf16_wgrad()) why = refuses(dy_t, x_t, DType::fp32, accumulate, s.fast_accumulation(false));
   return why;
 }
 

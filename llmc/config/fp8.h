@@ -59,11 +59,13 @@ struct Fp8Settings {
   bool per_tensor_scale() const { return recipe == Fp8Recipe::tensorwise || delayed(); }
   // True if an update must leave the amax of each product's weight, from which its scale follows.
   bool amax_from_update() const { return recipe == Fp8Recipe::tensorwise; }
-  // Returns the index of the word to which an update writes the amax of this projection's weight; -1: it writes none.
+  // Returns the index of the amax that an update finds of this projection's weight; -1: it finds none.
   int weight_amax_index(const LayerProjection* p) const {
     return amax_from_update() && p && quantizes(*p) ? p->index : -1;
   }
-  bool fast(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
+  // True if a product's sums may stay in the tensor cores (cuBLASLt's FAST_ACCUM): in forward, as in
+  // TransformerEngine, but not with blockwise scales.
+  bool fast_accumulation(bool forward) const { return forward && recipe != Fp8Recipe::blockwise; }
   Fp8Format format(Role role) const { return role == Role::output_gradient ? gradient : Fp8Format::e4m3; }
   // Returns the operand that a matrix (rows, columns) becomes, without memory: by rows, or by columns (its transpose).
   QuantizedTensor operand(Role role, bool columnwise, int rows, int columns) const;

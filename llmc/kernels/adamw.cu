@@ -132,9 +132,9 @@ __device__ __forceinline__ uint32_t store(LoadedVector& vector, const VectorPoin
   return max_value(magnitudes);
 }
 
-// With finds_amax the kernel also raises the amax words. If all elements of a block lie in one range, each thread
-// raises the word of that range once, at the end: nvcc turns this into one atomic per warp, and no thread waits. The
-// other blocks, of which there are few, raise words at once.
+// With finds_amax the kernel also raises the amaxes. If all elements of a block lie in one range, each thread
+// raises the amax of that range once, at the end: nvcc turns this into one atomic per warp, and no thread waits. The
+// other blocks, of which there are few, raise amaxes at once.
 template <class Master, class Moment, bool finds_amax>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(Master* __restrict__ master, Moment* __restrict__ m, Moment* __restrict__ v,
@@ -221,22 +221,22 @@ void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& 
   require_tensor(who, "gradients", gradients, DType::fp32, {n});
   for (const Tensor* t : {&master, &m, &v, &weights, &gradients})
     REQUIRE(reinterpret_cast<uintptr_t>(t->data) % 16 == 0, "adamw: the buffer at %p is not 16-byte aligned", t->data);
-  REQUIRE(!amax.words || weights || master.type == DType::bf16, "adamw: the largest weights of no bf16 weights");
+  REQUIRE(!amax.values || weights || master.type == DType::bf16, "adamw: the largest weights of no bf16 weights");
   const Work work{stream,
                   who,
                   {updates(master), updates(m), updates(v), writes(weights), reads(gradients), reads(state, 1),
-                   reads(ranges, size_t(range_count)), updates(amax.words, amax.count)}};
+                   reads(ranges, size_t(range_count)), updates(amax.values, amax.count)}};
   const auto start = [&](auto master_number, auto moment_number, auto finds_amax) {
     using Master = decltype(master_number);
     using Moment = decltype(moment_number);
     launch<adamw_kernel<Master, Moment, decltype(finds_amax)::value>>(
         work, blocks_for(size_t(n), kElementsPerBlock), kThreads, 0, master.as<Master>(), m.as<Moment>(),
         v.as<Moment>(), weights.as<bf16>(), gradients.as<float>(), state, ranges, range_count, offset, size_t(n),
-        constants, amax.words);
+        constants, amax.values);
   };
   with_type(who, master.type, [&](auto of_master) {
     with_type(who, m.type, [&](auto of_moments) {
-      if (amax.words) start(of_master, of_moments, std::true_type{});
+      if (amax.values) start(of_master, of_moments, std::true_type{});
       else start(of_master, of_moments, std::false_type{});
     });
   });

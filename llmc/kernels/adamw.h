@@ -45,13 +45,13 @@ struct AdamWRange {
   float weight_decay;
   uint64_t key = 0;         // philox_key of the tensor
   ShardWindow window = {};  // position of these elements in the tensor
-  int amax = -1;            // index of its word in AdamWAmax; -1: none
+  int amax = -1;            // its index in AdamWAmax::values; -1: none
 };
 
-// The kernel raises each word to the largest |weight|, rounded to bf16, of the ranges that name it. Quantization of the
-// weights then needs no extra pass for their amax.
+// The kernel raises each value to the largest |weight|, rounded to bf16, of the ranges that name it. Quantization of
+// the weights then needs no extra pass for their amax.
 struct AdamWAmax {
-  float* words = nullptr;  // null: not wanted
+  float* values = nullptr;  // null: not wanted
   size_t count = 0;
 };
 

@@ -14,7 +14,7 @@
 #include "llmc/device/tensor_core.cuh"
 #include "llmc/device/tma.cuh"
 #include "llmc/device/wgmma.cuh"
-#include "llmc/kernels/attention_rows.cuh"
+#include "llmc/kernels/attention_common.cuh"
 
 constexpr int kWarpgroupThreads = 128, kWarpgroupRows = 64;  // threads and rows of a warpgroup
 

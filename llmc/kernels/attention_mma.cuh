@@ -9,7 +9,7 @@
 #pragma once
 
 #include "llmc/device/tensor_core.cuh"
-#include "llmc/kernels/attention_rows.cuh"
+#include "llmc/kernels/attention_common.cuh"
 
 // Accumulators of a warp: kM tiles of 16 rows by kN tiles of 8 columns. With g = lane / 4 and t = lane % 4, a lane has
 // four elements of each tile: [0], [1] = row g, columns 2t and 2t+1; [2], [3] = row g+8, the same columns. So a lane

@@ -8,7 +8,7 @@
 // sequence and head r % group of the group.
 #pragma once
 
-#include "llmc/kernels/attention_rows.cuh"
+#include "llmc/kernels/attention_common.cuh"
 
 // Rows of a thread. What a CPU's thread reads of a tile serves all of them. A GPU's thread would need more registers.
 constexpr int kRows = LLMC_CUDA ? 1 : 4;

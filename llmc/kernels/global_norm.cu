@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kSumThreads)
     ++progress.made;
     state->bias_correction1 = bias_correction(start.constants.beta1, progress.made);
     state->bias_correction2 = bias_correction(start.constants.beta2, progress.made);
-    for (size_t i = 0; i < start.amax.count; ++i) start.amax.words[i] = 0;
+    for (size_t i = 0; i < start.amax.count; ++i) start.amax.values[i] = 0;
   }
   state->updates = progress.made;
   state->held = held;
@@ -116,6 +116,6 @@ void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials
   launch<finish_kernel>(
       {stream,
        who,
-       {reads(partials), updates(state, 1), updates(start.progress, 1), updates(start.amax.words, start.amax.count)}},
+       {reads(partials), updates(state, 1), updates(start.progress, 1), updates(start.amax.values, start.amax.count)}},
       1, kSumThreads, 0, state, partials.as<double>(), size_t(partials.size()), start);
 }

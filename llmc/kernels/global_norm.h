@@ -32,7 +32,7 @@ void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials
 struct UpdateStart {
   UpdateProgress* progress;  // on the device
   AdamWConstants constants;
-  AdamWAmax amax = {};  // cleared if the update is made: adamw raises the words
+  AdamWAmax amax = {};  // cleared if the update is made: adamw raises the values
 };
 
 // Writes state->grad_norm, the root of the sum of partials (count), rounded to fp32 once. Writes state->clip_factor
@@ -41,6 +41,6 @@ struct UpdateStart {
 //
 // Then decides about the update. A step is finite if its norm and its loss_sum are and if no rank reports a tensor
 // (not_finite_ranks). One that is not sets progress->halted. If it is set, the step is held: state->held = 1. Otherwise
-// state->held = 0, ++progress->made, the bias corrections are those of this update, and the words of `amax` are
+// state->held = 0, ++progress->made, the bias corrections are those of this update, and the values of `amax` are
 // cleared. All ranks decide alike, since they have the same sums.
 void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials, const UpdateStart& start);

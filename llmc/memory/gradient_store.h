@@ -31,7 +31,7 @@ class GradientStore {
   using Reduced = std::function<void(Stream& stream, int unit, const Tensor& own)>;
   void on_reduced(Reduced reduced) { on_reduced_ = std::move(reduced); }
 
-  // Says whether the micro-batch of the next backward pass is the first of its step, and whether it is the last.
+  // The next backward pass is the first of its step, or the last, or both, or neither.
   void begin_micro_step(bool first, bool last);
   // True if the gradients of the unit's matrices are added to what is there; otherwise they are set. Those of norms and
   // of the embedding are always added.

@@ -81,7 +81,7 @@ class MemoryPlan {
     return PlannedArray<T>(add(segment, category, name, DType::uint8, {int64_t(count * sizeof(T))}, sizeof(T)));
   }
 
-  // Counts device memory that the run needs beside its buffers. The arena does not hold it.
+  // Counts device memory that the run needs in addition to its buffers. The arena does not hold it.
   void reserve(const std::string& what, size_t bytes) { reserved_.push_back({what, bytes}); }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }

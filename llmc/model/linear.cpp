@@ -69,7 +69,7 @@ void Linear::multiply(const Pass& pass, ProductKind kind, const Tensor& out, con
   }
   const char* const names[] = {"fp8_forward", "fp8_dgrad", "fp8_wgrad"};
   fp8_matmul(pass.stream, pass.matmul, names[int(kind)], out, a.fp8, b.fp8, accumulate,
-             pass.fp8->settings.fast(kind == ProductKind::forward), pass.fp8->scratch.padded);
+             pass.fp8->settings.fast_accumulation(kind == ProductKind::forward), pass.fp8->scratch.padded);
 }
 
 void Linear::observe(const Pass& pass, ProductKind kind, const Tensor& out, const Operand& a, const Operand& b,

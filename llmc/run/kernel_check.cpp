@@ -220,7 +220,7 @@ std::string check_product(Bench& bench, Matmul& matmul, const Fp8Settings& fp8, 
   const QuantizedTensor qb = quantized(bench, fp8, role_b, b, transpose_b);
   const Tensor out = bench.empty(DType::fp32, {qa.rows, qb.rows});
   const size_t scratch = fp8_matmul_scratch(qa, qb, sizeof(float));
-  fp8_matmul(bench.stream, matmul, name, out, qa, qb, false, fp8.fast(forward),
+  fp8_matmul(bench.stream, matmul, name, out, qa, qb, false, fp8.fast_accumulation(forward),
              scratch ? bench.bytes(scratch) : nullptr);
   const std::vector<double> got = bench.download(out);
   double worst = 0;
