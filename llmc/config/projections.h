@@ -21,6 +21,7 @@ struct ProjectionRow {
   const char *saved_input = nullptr, *saved_scales = nullptr;
 };
 
+// The rows are in the order of forward, on which the codes of tensors that are not finite depend (fp8.h).
 inline constexpr ProjectionRow kProjections[] = {
     {"qkv", Parallel::column, "input of qkv", "input of qkv, factors"},
     {"o", Parallel::row},

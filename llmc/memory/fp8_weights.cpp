@@ -50,7 +50,7 @@ void Fp8Weights::add_matrix(const LayerProjection& p) {
 
   for (const bool columnwise : {false, true}) {
     const QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
-    SlotOperand& o = operands_[{p.layer % slots_, p.which, columnwise}];
+    SlotOperand& o = operands_[{operand_slot(p.layer), p.which, columnwise}];
     o.most_scale_inv = std::max(o.most_scale_inv, t.scale_inv_count());
     // Gathered bytes are the operand themselves, unless it is padded.
     if (columnwise || !in_bytes || t.bytes() != all.count) o.most_bytes = std::max(o.most_bytes, t.bytes());
@@ -138,7 +138,7 @@ void Fp8Weights::fill(WeightMatrix& m, const MatrixLocation& at, const Tensor& w
   m.q = gathered;
   m.x = in_bytes ? nullptr : weights.as<bf16>() + at.first;
   for (const bool columnwise : {false, true}) {
-    const OperandMemory memory = operands_.at({p.layer % slots_, p.which, columnwise}).memory();
+    const OperandMemory memory = operands_.at({operand_slot(p.layer), p.which, columnwise}).memory();
     QuantizedTensor& t = columnwise ? m.columnwise : m.rowwise;
     t.data = memory.data ? memory.data : gathered, t.scale_inv = memory.scale_inv;
   }
@@ -188,17 +188,20 @@ Tensor Fp8Weights::amax_of(int first, int count) const {
 }
 
 bool Fp8Weights::gather_stream_reads_update(bool amax_ready) const {
-  return blocks().updates_part() && ((amax_ready && any_whole_) || bytes_);
+  bool any_part = false;
+  for (int layer = 0; layer < layers_; ++layer) any_part = any_part || placed(layer).updates_part();
+  return any_part && ((amax_ready && any_whole_) || bytes_);
 }
 
 void Fp8Weights::updated(bool amax_ready) {
   amax_ready_ = amax_ready;
   changed();
-  const UnitPlacement& p = blocks();
   // A rank that updates the whole unit has the amaxes of all that it holds, so only the tensor-parallel ranks compare
   // theirs. Otherwise a rank has the amaxes of its own part, and the ranks that shard compare, too.
-  if (amax_ready && !p.updates_part()) all_reduce_max_over_tensor_ranks(weight_amax_);
-  else if (amax_ready && any_whole_) p.group->all_reduce_max_over_parts(gather_stream_, weight_amax_);
+  for_groups(0, layers_, [&](int first, int count, const UnitPlacement& p) {
+    if (amax_ready && !p.updates_part()) all_reduce_max_over_tensor_ranks(p, amax_of(first, count));
+    else if (amax_ready && any_whole_) p.group->all_reduce_max_over_parts(gather_stream_, amax_of(first, count));
+  });
   if (bytes_ && settings_.precompute_scales) quantize_own(0, layers_);
 }
 
@@ -217,15 +220,15 @@ void Fp8Weights::make_operands(int layer) {
     const Tensor amax = weight_amax_ ? amax_of(layer, 1) : *block_amax_;
     clear(compute_, amax);
     quantize_amax(compute_, block);
-    if (weight_amax_) all_reduce_max_over_tensor_ranks(amax);
+    if (weight_amax_) all_reduce_max_over_tensor_ranks(placed(layer), amax);
   }
   quantize(compute_, block, refs);
 }
 
 // amax = the maximum over the ranks of a tensor-parallel group, each of which has a part of each matrix. Compute waits
 // for it.
-void Fp8Weights::all_reduce_max_over_tensor_ranks(const Tensor& amax) {
-  Communicator* const ranks = blocks().group->tp_gather;
+void Fp8Weights::all_reduce_max_over_tensor_ranks(const UnitPlacement& p, const Tensor& amax) {
+  Communicator* const ranks = p.group->tp_gather;
   if (!ranks) return;
   computed_.record(compute_);
   gather_stream_.wait(computed_);
@@ -242,12 +245,17 @@ void Fp8Weights::quantize_own(int first, int count) {
   const WeightScaleRefs refs = scales_.weight_refs(scales_.weights_not_finite());
   const WeightSlices slices = slices_.blocks(first, count);
   if (refs.needs_amax()) {
-    const Tensor amax = amax_of(first, count);
+    const auto for_parts = [&](auto&& f) {
+      for_groups(first, count, [&](int from, int n, const UnitPlacement& p) {
+        if (p.updates_part()) f(*p.group, amax_of(from, n));
+      });
+    };
     if (!amax_ready_) {
-      clear(gather_stream_, amax);
+      for_parts([&](const ShardGroup&, const Tensor& amax) { clear(gather_stream_, amax); });
       if (slices.count) find_weight_amax(gather_stream_, slices);
     }
-    blocks().group->all_reduce_max_over_parts(gather_stream_, amax);
+    for_parts(
+        [&](const ShardGroup& group, const Tensor& amax) { group.all_reduce_max_over_parts(gather_stream_, amax); });
   }
   if (slices.count) quantize(gather_stream_, slices, refs);
   std::fill_n(quantized_.begin() + first, count, true);
@@ -263,7 +271,10 @@ void Fp8Weights::gather_unquantized() {
   const std::vector<RowRange>& rows = unquantized_slices_.entries;
   const DeviceTable<RowRange> table{rows.data(), unquantized_slices_.on_device, int(rows.size())};
   scatter_rows(gather_stream_, unquantized_sums_->first({table.count, unquantized_sums_->columns()}), table);
-  blocks().group->gather.all_reduce_sum(gather_stream_, unquantized_sums_);
+  for_groups(0, layers_, [&](int first, int count, const UnitPlacement& p) {
+    const int64_t each = unquantized_sums_->size() / layers_;
+    p.group->gather.all_reduce_sum(gather_stream_, unquantized_sums_->elements(first * each, count * each));
+  });
   cast(gather_stream_, unquantized_, unquantized_sums_);
   unquantized_gathered_ = true;
 }

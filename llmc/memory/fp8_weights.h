@@ -94,7 +94,18 @@ class Fp8Weights {
   };
 
   const UnitPlacement& placed(int layer) const { return placement_[size_t(layout_.block_unit(layer))]; }
-  const UnitPlacement& blocks() const { return placed(0); }  // all blocks have the same ranks
+  // Calls f(first, count, placement) for each longest run of consecutive blocks that have the same ranks.
+  template <class F>
+  void for_groups(int first, int count, F&& f) const {
+    for (int layer = first, end; layer < first + count; layer = end) {
+      for (end = layer + 1; end < first + count && placed(end).group == placed(layer).group;) ++end;
+      f(layer, end - layer, placed(layer));
+    }
+  }
+  // Blocks whose weights are whole have slots of their own, after those that the others use in turn.
+  int operand_slot(int layer) const {
+    return slots_ < layers_ && !placed(layer).needs_slot() ? slots_ + layer : layer % slots_;
+  }
   Tensor gathered(int layer) const;
   Tensor own_bytes(int layer) const;
   Tensor amax_of(int first, int count) const;
@@ -106,7 +117,7 @@ class Fp8Weights {
   void fill(WeightMatrix& m, const MatrixLocation& at, const Tensor& weights);
   void fill_unquantized(int layer, const Tensor& own);
 
-  void all_reduce_max_over_tensor_ranks(const Tensor& amax);
+  void all_reduce_max_over_tensor_ranks(const UnitPlacement& p, const Tensor& amax);
   void quantize_own(int first, int count);
   void gather_unquantized();
 

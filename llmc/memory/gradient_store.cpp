@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "llmc/base/error.h"
 #include "llmc/kernels/accumulate.h"
 #include "llmc/kernels/initialize.h"
 
@@ -68,13 +67,11 @@ Tensor GradientStore::begin(int unit) {
   if (!accumulates(unit)) {
     clear_added(unit);
   } else if (host_) {
-    if (fetched_ < 0) fetch_whole(unit);
-    REQUIRE(fetched_ == unit, "the gradients of unit %d come from the host, and backward is at unit %d", fetched_,
-            unit);
+    if (fetched_ != unit) fetch_whole(unit);
     slots_.begin_read(slot_of(unit), compute_);
     // The next unit's sums are copied meanwhile, once the former ones have left its slot.
     const auto next = std::find(order_.begin(), order_.end(), unit) + 1;
-    if (next != order_.end()) fetch_whole(*next);
+    if (next != order_.end() && accumulates(*next)) fetch_whole(*next);
   }
   return whole(unit);
 }
