@@ -127,7 +127,7 @@ int run(const Options& command_line, const std::vector<std::string>& arguments, 
     choose_algorithms(setup, *trainer, loop.folder());
     print_banner(setup, trainer->plan());
     set_weights(setup, *trainer);
-    if (setup.start) setup.start->close();
+    if (setup.resumed_from) setup.resumed_from->close();
     if (options.sample_only) {
       print_sample(setup, *trainer, "of the model");
     } else if (options.eval_only) {
@@ -151,7 +151,7 @@ std::unique_ptr<Trainer> create_trainer(Setup& setup) {
   const ModelSource& model = setup.model;
   std::unique_ptr<Trainer> trainer = Trainer::create(setup.device, *setup.communicator, model.config,
                                                      trainer_settings(setup.options, setup.settings), setup.mesh);
-  if (model.weights && !setup.start)
+  if (model.weights && !setup.resumed_from)
     require_weights_fit(trainer->layout(), *model.weights, !is_auto(setup.options.layers));
   return trainer;
 }
@@ -187,14 +187,14 @@ void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder) 
   }
   trainer.matmul().use(tuning);
   if (folder) keep_tuning(tuning, *folder);
-  const std::string change = setup.start ? changed_tuning(tuning, *setup.start) : "";
+  const std::string change = setup.resumed_from ? changed_tuning(tuning, *setup.resumed_from) : "";
   if (setup.options.trains() && !change.empty()) setup.changes.push_back(change);
 }
 
 // The weights come from the checkpoint that the run goes on from, from the model's files, or from random numbers.
 void set_weights(const Setup& setup, Trainer& trainer) {
   const Options& options = setup.options;
-  if (setup.start) trainer.restore(*setup.start);
+  if (setup.resumed_from) trainer.restore(*setup.resumed_from);
   else if (setup.model.weights) trainer.load(*setup.model.weights);
   else trainer.initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
 }

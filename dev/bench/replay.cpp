@@ -68,7 +68,7 @@ Recorded record(const Options& options) {
   const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
   return {device, world, config, settings,
-          record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps)};
+          record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_batches)};
 }
 
 Figures figures_of(const Options& options, const Changes& changes) {

@@ -152,7 +152,7 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
   Stream stream(world.device, "found");
   const std::vector<int64_t> all =
       gather_numbers(*world.communicator, stream,
-                     found ? (found->micro_step << 32) + found->position : std::numeric_limits<int64_t>::max());
+                     found ? (found->micro_batch << 32) + found->position : std::numeric_limits<int64_t>::max());
   const auto first = std::min_element(all.begin(), all.end());
   if (fault == Fault::sum) {
     REQUIRE(!found, "%s: found %s", what.c_str(), found->tensor.c_str());
@@ -160,10 +160,10 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
   }
   REQUIRE(*first < std::numeric_limits<int64_t>::max(), "%s: found nothing", what.c_str());
   if (first - all.begin() != world.ranks.rank) return;
-  const int64_t micro_step = everywhere ? 0 : training.settings.micro_steps - 1;
-  REQUIRE(found->tensor == expected && found->micro_step == micro_step,
+  const int64_t micro_batch = everywhere ? 0 : training.settings.micro_batches - 1;
+  REQUIRE(found->tensor == expected && found->micro_batch == micro_batch,
           "%s: found %s in micro-batch %lld\n  expected %s in %lld", what.c_str(), found->tensor.c_str(),
-          (long long)found->micro_step, expected.c_str(), (long long)micro_step);
+          (long long)found->micro_batch, expected.c_str(), (long long)micro_batch);
   const bool has_rows = kind.tensor == 1 && kind.context == 1 &&
                         (fault == Fault::activation || (fault == Fault::overflow && !kind.is_in_fp8()));
   REQUIRE(!has_rows || found->token == int64_t(training.settings.B) * training.settings.T - 9,

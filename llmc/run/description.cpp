@@ -64,7 +64,7 @@ std::string describe_epochs(const Windows& windows, int64_t sequences) {
                 epochs == 1 ? "" : "s");
 }
 
-std::string describe_learnt(const LabelCounts& counts) {
+std::string describe_masks(const LabelCounts& counts) {
   const std::string part = format("%.0f%%", 100 * double(counts.labels) / double(counts.tokens));
   if (!counts.all) return format("learns about %s of the tokens", part.c_str());
   return format("learns %s of %s tokens (%s)", human_count(double(counts.labels)).c_str(),
@@ -115,7 +115,7 @@ std::string describe_data_ranks(const Mesh& mesh) {
 
 std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
   return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
-                describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
+                describe_data_ranks(mesh).c_str(), counted(settings.micro_batches, "micro-batch", "es").c_str(),
                 settings.B);
 }
 

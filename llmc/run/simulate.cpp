@@ -137,9 +137,9 @@ void replay_modelled(Modelled& m) {
     return replay(record, m.rates);
   };
   if (m.options.trace.empty()) {
-    m.replayed = replay_step(m.config, settings, m.mesh, m.device, m.settings.micro_steps, replayed);
+    m.replayed = replay_step(m.config, settings, m.mesh, m.device, m.settings.micro_batches, replayed);
   } else {
-    const Record record = record_step(m.config, settings, m.mesh, m.device, m.settings.micro_steps).record;
+    const Record record = record_step(m.config, settings, m.mesh, m.device, m.settings.micro_batches).record;
     m.replayed = replayed(record);
     write_trace(m.options.trace, record, m.replayed.spans);
   }

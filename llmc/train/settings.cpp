@@ -91,7 +91,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
             (long long)largest_divisor(share, o.micro_batch));
     s.B = int(o.micro_batch);
   }
-  s.micro_steps = share / s.B;
+  s.micro_batches = share / s.B;
 }
 
 void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens, bool loaded) {
@@ -288,7 +288,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
   t.snapshot = t.training && s.snapshot;
-  t.micro_steps = t.training ? int(s.micro_steps) : 1;
+  t.micro_batches = t.training ? int(s.micro_batches) : 1;
   t.graphs = t.training && o.cuda_graphs;
   t.tensor_chunks = int(o.tensor_parallel_overlap);
   t.tensor_sums = o.tensor_parallel_reduce_dtype == "fp32" ? DType::fp32 : s.dtype;

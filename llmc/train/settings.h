@@ -19,7 +19,7 @@ struct RunSettings {
   int context_length;  // tokens that the model can see at once: T, or what a run without training needs
   int B;               // sequences per micro-batch
   int64_t G;           // sequences per step, over all data ranks
-  int64_t micro_steps;
+  int64_t micro_batches;
   int64_t steps;
   double lr, min_lr;
   int64_t warmup_steps;
