@@ -1,7 +1,7 @@
 // train_llama: trains Llama, Mistral, Qwen and OLMo models. `./train_llama --help` lists the options.
 //
 // The program reads like a recipe from top to bottom: the options, then the setup, the trainer, the training loop, the
-// export. Each step of run() is a function below it, or a file of llmc/train.
+// export. Each line of run() calls a function below it, or one of llmc/run.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
 
 namespace {
 
-// Does what the options ask for, and returns the program's exit code.
+// Chooses between help, --consolidate, --dry-run --nodes and a run. Returns the program's exit code.
 int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const Options command_line = parse_options(arguments);
@@ -181,7 +181,7 @@ void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder) 
   if (setup.options.tune_products && setup.options.trains() && tuning.empty()) {
     setup.console.line("timing the algorithms for each product of a step …");
     set_weights(setup, trainer);
-    const BatchLayout layout{setup.settings.G, setup.mesh.data_ranks(), setup.settings.B};
+    const BatchLayout layout{setup.settings.G, setup.mesh.data_degree(), setup.settings.B};
     tuning = find_tuning(trainer, *setup.sampler, layout, setup.mesh.data_rank(), setup.first_step(),
                          *setup.communicator, setup.device);
   }

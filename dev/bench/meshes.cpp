@@ -66,7 +66,7 @@ class Cluster {
 
  private:
   RunSettings settings_of(const Options& o, const Mesh& mesh) const {
-    return resolve_settings(o, config_, device_, mesh.data_ranks(), 0);
+    return resolve_settings(o, config_, device_, mesh.data_degree(), 0);
   }
   Replay step_of(const Options& o, const Mesh& mesh, const ReplayRates& rates) const {
     const RunSettings settings = settings_of(o, mesh);

@@ -136,7 +136,7 @@ class Ours {
     config_ = ModelConfig::preset(row.model);
     config_.max_positions = std::max(config_.max_positions, int(row.T));
     const Options o = options();
-    const RunSettings run = resolve_settings(o, config_, device_, mesh.data_ranks(), 0);
+    const RunSettings run = resolve_settings(o, config_, device_, mesh.data_degree(), 0);
     micro_batches = run.micro_batches;
     settings_ = trainer_settings(o, run);
     const MemoryPlan plan = plan_memory(config_, settings_, mesh, device_);
@@ -149,7 +149,7 @@ class Ours {
     if (memory) rates.memory_bytes *= *memory / device_.memory_bytes_per_second;
     const Replay step = replay_step(config_, settings_, mesh, device_, micro_batches,
                                     [&](const Record& record) { return replay(record, rates); });
-    return double(micro_batches * micro_batch * mesh.data_ranks() * row_.T) / mesh.world_size / step.seconds;
+    return double(micro_batches * micro_batch * mesh.data_degree() * row_.T) / mesh.world_size / step.seconds;
   }
 
   Policy policy;

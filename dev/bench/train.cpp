@@ -115,7 +115,7 @@ int fitting_layers(Options options, const DeviceInfo& device, const Mesh& mesh, 
     if (n > all) return false;
     options.layers = n;
     const ModelConfig config = open_model(options).config;
-    const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+    const RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
     return plan_memory(config, trainer_settings(options, settings), mesh, device).needed_device_bytes() <= room;
   });
   REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
@@ -291,7 +291,7 @@ void run(const Arguments& a, const Ranks& ranks) {
     options.layers = least_of_ranks(fitting_layers(options, device.info(), mesh, room), device, *communicator);
   }
   const ModelSource model = open_model(options);
-  const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
+  const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_degree(), 0);
   const bool is_leader = ranks.rank == 0;
   if (is_leader) printf("%s\n", device.info().name.c_str());
   if (is_leader) print_heading(model.config, settings, options, ranks.size);

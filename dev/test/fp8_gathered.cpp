@@ -268,7 +268,7 @@ std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
 void train(World& world, const std::string& recipe, const Way& way) {
   const Mesh mesh = world.mesh(way.tensor, way.context);
   const TrainerSettings settings = settings_of(recipe, way);
-  const std::vector<Alone> alone = train_alone(settings, mesh.data_ranks());
+  const std::vector<Alone> alone = train_alone(settings, mesh.data_degree());
   Training training(world, small(), settings, mesh);
   Observer observer(world.device, *world.communicator, mesh, training.config, settings, alone);
   const int steps = settings.fp8.delayed() ? 3 : 2;  // the scales of the third have a whole history

@@ -118,7 +118,7 @@ struct Way {
 
 void compare(World& world, const Model& model, const Alone& alone, const Way& way) {
   const Mesh mesh = world.mesh(way.tensor, way.context, way.hybrid);
-  const int mine = kSequences / mesh.data_ranks(), B = mine / way.micro_batches;
+  const int mine = kSequences / mesh.data_degree(), B = mine / way.micro_batches;
   TrainerSettings settings = settings_of(B, way.micro_batches, way.stage);
   settings.context_heads = way.context_heads;
   const Trained run = train(world, model, settings, mesh, sequences(mine * mesh.data_rank(), mine));

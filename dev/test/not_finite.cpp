@@ -92,7 +92,7 @@ Batch batch_of(const Training& training, int64_t step, std::optional<Fault> faul
     batch.inputs[i] %= kToken;
     batch.labels[i] = i % 16 == 7 ? int32_t(i * 5 % kToken) : -100;
   }
-  if (!fault || training.mesh.data_rank() + 1 < training.mesh.data_ranks()) return batch;
+  if (!fault || training.mesh.data_rank() + 1 < training.mesh.data_degree()) return batch;
   const size_t tokens = size_t(training.settings.B) * size_t(training.settings.T), end = batch.inputs.size();
   for (size_t at = end - 9; at >= end - tokens; at -= 16) {
     batch.labels[at] = kToken;
@@ -145,7 +145,7 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
                                : kind.is_in_fp8()         ? "the input of qkv in block 0, which FP8 cannot hold"
                                                           : "the output of the first norm in block 0";
   const bool everywhere = fault == Fault::loss;  // in all tokens' logits, and harmless but in one
-  const bool last = training.mesh.data_rank() + 1 == training.mesh.data_ranks();
+  const bool last = training.mesh.data_rank() + 1 == training.mesh.data_degree();
   REQUIRE(!found || everywhere || last, "%s: found on rank %d: %s", what.c_str(), world.ranks.rank,
           found->tensor.c_str());
   // Several ranks compute the same sequences. The one that has the token's rows finds it first.

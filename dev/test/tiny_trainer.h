@@ -152,7 +152,7 @@ struct Training {
   Batch batch(int64_t number) const { return batch(number, settings.micro_batches); }
   Batch batch(int64_t number, int micro_batches) const {
     const size_t tokens = size_t(micro_batches) * size_t(settings.B) * size_t(settings.T);
-    return tokens_of(config.V, (size_t(number) * size_t(mesh.data_ranks()) + size_t(mesh.data_rank())) * tokens,
+    return tokens_of(config.V, (size_t(number) * size_t(mesh.data_degree()) + size_t(mesh.data_rank())) * tokens,
                      tokens);
   }
   void enqueue(double rate = 1e-2) { enqueue(batch(step), rate); }

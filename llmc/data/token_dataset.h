@@ -1,7 +1,7 @@
 // Tokens on disk: llm.c's `.bin` shards, or plain text read byte by byte, behind one interface.
 //
 //   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, 1 if a mask belongs to it; the rest is
-//               Then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801 version 7:
+//               unused. Then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801 version 7:
 //               uint32 tokens. Both may be mixed.
 //   .bin        without a header: nanoGPT's uint16 tokens alone. The program takes a file for one if its first 1024
 //               bytes have no magic number, are tokens of the model, and are not mostly zeros, as a header is.

@@ -93,7 +93,7 @@ Planner::Planner(const Options& options, const ModelConfig& config, const Device
       rates_(rates) {}
 
 RunSettings Planner::settings_of(const Options& options) const {
-  return resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
+  return resolve_settings(options, config_, device_, mesh_.data_degree(), data_tokens_);
 }
 
 size_t Planner::on_host(const PlanCandidate& way) const {
@@ -165,10 +165,11 @@ PlanCandidate Planner::fastest() const {
     for (const Options& activations : activation_ways(state)) {
       PlanCandidate way = largest_that_fits(activations);
       if (!nearest || part_of_limits(way) < part_of_limits(*nearest)) nearest = way;
-      const auto is_slower = [&](const PlanCandidate& other) {
+      // With as large a micro-batch, and less to recompute and to send, `other` is at least as fast.
+      const auto is_as_fast = [&](const PlanCandidate& other) {
         return other.options.micro_batch >= way.options.micro_batch && plainer(other.options, way.options);
       };
-      if (!fits(way) || std::any_of(fitting.begin(), fitting.end(), is_slower)) continue;
+      if (!fits(way) || std::any_of(fitting.begin(), fitting.end(), is_as_fast)) continue;
       predict(way);
       fitting.push_back(way);
     }

@@ -2,7 +2,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/placement.h"
 
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options) {
@@ -102,14 +101,14 @@ std::string describe_sharing(const Mesh& mesh, const Options& options, const Mod
 std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config) {
   const bool sharded = shards(mesh, options);
   std::string text = mesh.description() + (sharded ? format(", ZeRO stage %lld", (long long)options.zero_stage)
-                                                   : ", ZeRO stage 0: nothing is sharded, each keeps the whole state");
+                                                   : ", ZeRO stage 0: nothing is sharded over data ranks");
   if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
     text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";
   return text;
 }
 
 std::string describe_data_ranks(const Mesh& mesh) {
-  const int groups = mesh.data_ranks(), each = mesh.tensor_degree * mesh.context_degree;
+  const int groups = mesh.data_degree(), each = mesh.tensor_degree * mesh.context_degree;
   return each == 1 ? counted(groups, "rank") : counted(groups, "group") + format(" of %d ranks", each);
 }
 

@@ -16,8 +16,8 @@ constexpr double kShort = 0.2;  // seconds
 double seconds_of_forward(Setup& setup, Trainer& trainer) {
   const RunSettings& s = setup.settings;
   std::vector<int32_t> inputs(size_t(s.B) * size_t(s.T)), labels(inputs.size()), positions;
-  setup.sampler->fill({s.G, setup.mesh.data_ranks(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(), inputs.data(),
-                      labels.data());
+  setup.sampler->fill({s.G, setup.mesh.data_degree(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(),
+                      inputs.data(), labels.data());
   split_rows(setup.data.documents, inputs, labels, positions, s.T);
   const auto timed = [&] {
     const double begin = seconds();

@@ -40,7 +40,7 @@ int64_t bad_weight(Trainer& trainer) {
 std::string data_of(const Setup& setup, int64_t step, const NotFinite& found) {
   constexpr int kNamed = 8;
   const RunSettings& s = setup.settings;
-  const BatchLayout layout{s.G, setup.mesh.data_ranks(), s.B};
+  const BatchLayout layout{s.G, setup.mesh.data_degree(), s.B};
   const int first = found.token < 0 ? 0 : int(found.token / s.T), end = found.token < 0 ? s.B : first + 1;
   std::string text;
   for (int row = first; row < std::min(end, first + kNamed); ++row) {

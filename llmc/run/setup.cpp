@@ -28,8 +28,7 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
       resumed_from(open_checkpoint()),
       requested(complete_options(arguments)),
       options(requested),
-      mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
-                        int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
+      mesh(mesh_of(options, ranks.size, ranks.rank)),
       model(resumed_from ? model_of(*resumed_from, options) : open_model(options)),
       codec(resumed_from
                 ? codec_of(*resumed_from, options, model.config)
@@ -115,7 +114,7 @@ void Setup::choose_settings() {
     options = planner->choose(*communicator, device, console);
     planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
   }
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded,
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_degree(), data_tokens, model.loaded,
                               &command_line);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
@@ -190,7 +189,7 @@ void Setup::prepare_evaluation() {
   const bool asked_length = !is_auto((resumed_from ? command_line : options).seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
-  evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
+  evaluation.emplace(mesh.data_rank(), mesh.data_degree(), settings.B, settings.T, settings.context_length);
   if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out();
   evaluation->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation->empty(),

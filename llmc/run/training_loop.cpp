@@ -195,7 +195,7 @@ void TrainingLoop::enqueue_step() {
 // Fills this rank's micro-batches of the step, and splits their rows if these are packed with documents.
 void TrainingLoop::fill_batch(int64_t step) {
   const Mesh& mesh = setup_.mesh;
-  const BatchLayout layout{settings_.G, mesh.data_ranks(), settings_.B};
+  const BatchLayout layout{settings_.G, mesh.data_degree(), settings_.B};
   const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
   inputs_.resize(micro_tokens * size_t(settings_.micro_batches));
   labels_.resize(inputs_.size());
