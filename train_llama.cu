@@ -1,7 +1,7 @@
 // train_llama: trains Llama, Mistral, Qwen and OLMo models. `./train_llama --help` lists the options.
 //
 // The program reads like a recipe from top to bottom: the options, then the setup, the trainer, the training loop, the
-// export. Each step of run() is a function below it, or a file of llmc/train.
+// export. Each line of run() calls a function below it, or one of llmc/run.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
 
 namespace {
 
-// Does what the options ask for, and returns the program's exit code.
+// Chooses between help, --consolidate, --dry-run --nodes and a run. Returns the program's exit code.
 int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   const Options command_line = parse_options(arguments);
@@ -127,7 +127,7 @@ int run(const Options& command_line, const std::vector<std::string>& arguments, 
     choose_algorithms(setup, *trainer, loop.folder());
     print_banner(setup, trainer->plan());
     set_weights(setup, *trainer);
-    if (setup.start) setup.start->close();
+    if (setup.resumed_from) setup.resumed_from->close();
     if (options.sample_only) {
       print_sample(setup, *trainer, "of the model");
     } else if (options.eval_only) {
@@ -151,7 +151,7 @@ std::unique_ptr<Trainer> create_trainer(Setup& setup) {
   const ModelSource& model = setup.model;
   std::unique_ptr<Trainer> trainer = Trainer::create(setup.device, *setup.communicator, model.config,
                                                      trainer_settings(setup.options, setup.settings), setup.mesh);
-  if (model.weights && !setup.start)
+  if (model.weights && !setup.resumed_from)
     require_weights_fit(trainer->layout(), *model.weights, !is_auto(setup.options.layers));
   return trainer;
 }
@@ -181,20 +181,20 @@ void choose_algorithms(Setup& setup, Trainer& trainer, const RunFolder* folder) 
   if (setup.options.tune_products && setup.options.trains() && tuning.empty()) {
     setup.console.line("timing the algorithms for each product of a step …");
     set_weights(setup, trainer);
-    const BatchLayout layout{setup.settings.G, setup.mesh.data_ranks(), setup.settings.B};
+    const BatchLayout layout{setup.settings.G, setup.mesh.data_degree(), setup.settings.B};
     tuning = find_tuning(trainer, *setup.sampler, layout, setup.mesh.data_rank(), setup.first_step(),
                          *setup.communicator, setup.device);
   }
   trainer.matmul().use(tuning);
   if (folder) keep_tuning(tuning, *folder);
-  const std::string change = setup.start ? changed_tuning(tuning, *setup.start) : "";
+  const std::string change = setup.resumed_from ? changed_tuning(tuning, *setup.resumed_from) : "";
   if (setup.options.trains() && !change.empty()) setup.changes.push_back(change);
 }
 
 // The weights come from the checkpoint that the run goes on from, from the model's files, or from random numbers.
 void set_weights(const Setup& setup, Trainer& trainer) {
   const Options& options = setup.options;
-  if (setup.start) trainer.restore(*setup.start);
+  if (setup.resumed_from) trainer.restore(*setup.resumed_from);
   else if (setup.model.weights) trainer.load(*setup.model.weights);
   else trainer.initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
 }

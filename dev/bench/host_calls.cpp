@@ -39,9 +39,9 @@ void print(const char* what, Options options) {
   const DeviceInfo device = modelled_device("H100");
   const Mesh mesh = Mesh::create(int(options.gpus_per_node), 0, int(options.tensor_parallel_degree),
                                  int(options.context_parallel_degree));
-  options.micro_batch = 1, options.global_batch = mesh.data_ranks();
+  options.micro_batch = 1, options.global_batch = mesh.data_degree();
   const ModelConfig config = ModelConfig::preset(options.model);
-  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
   Record record = record_step(config, trainer_settings(options, settings), mesh, device, 1, false).record;
   std::erase_if(record.entries, is_nothing);
   const auto count = [&](auto&& is) { return size_t(std::count_if(record.entries.begin(), record.entries.end(), is)); };

@@ -62,15 +62,15 @@ class Cluster {
     return config_.flops_per_token(T, true) * tokens_per_second(G, step);
   }
   double peak() const { return device_.bf16_flops; }
-  int64_t micro_steps(const Way& w) const { return settings_of(w.plan.options, w.mesh).micro_steps; }
+  int64_t micro_batches(const Way& w) const { return settings_of(w.plan.options, w.mesh).micro_batches; }
 
  private:
   RunSettings settings_of(const Options& o, const Mesh& mesh) const {
-    return resolve_settings(o, config_, device_, mesh.data_ranks(), 0);
+    return resolve_settings(o, config_, device_, mesh.data_degree(), 0);
   }
   Replay step_of(const Options& o, const Mesh& mesh, const ReplayRates& rates) const {
     const RunSettings settings = settings_of(o, mesh);
-    return replay_step(config_, trainer_settings(o, settings), mesh, device_, settings.micro_steps,
+    return replay_step(config_, trainer_settings(o, settings), mesh, device_, settings.micro_batches,
                        [&](const Record& record) { return replay(record, rates); });
   }
 
@@ -128,7 +128,7 @@ void print_row(const Cluster& cluster, int64_t tokens) {
     const Replay step = cluster.step_of(*best);
     const Options& o = best->plan.options;
     printf("%-21s %4lld %3lld x %-2lld %-9s %8s %7.2f s %6.1f%% %4.1f%% %4.1f%% %7s %5.1f%% %7s  ",
-           mesh_text(best->mesh).c_str(), (long long)o.zero_stage, (long long)cluster.micro_steps(*best),
+           mesh_text(best->mesh).c_str(), (long long)o.zero_stage, (long long)cluster.micro_batches(*best),
            (long long)o.micro_batch, o.recompute.c_str(), human_bytes(best->plan.device).c_str(), step.seconds,
            waits(step, {"gather", "reduce"}), waits(step, {"tensor"}), waits(step, {"context"}),
            human_count(cluster.tokens_per_second(G, step)).c_str(), 100 * cluster.flops(G, step) / cluster.peak(),

@@ -136,8 +136,8 @@ class Ours {
     config_ = ModelConfig::preset(row.model);
     config_.max_positions = std::max(config_.max_positions, int(row.T));
     const Options o = options();
-    const RunSettings run = resolve_settings(o, config_, device_, mesh.data_ranks(), 0);
-    micro_steps = run.micro_steps;
+    const RunSettings run = resolve_settings(o, config_, device_, mesh.data_degree(), 0);
+    micro_batches = run.micro_batches;
     settings_ = trainer_settings(o, run);
     const MemoryPlan plan = plan_memory(config_, settings_, mesh, device_);
     bytes = plan.device_bytes(), needed = plan.needed_device_bytes();
@@ -147,13 +147,13 @@ class Ours {
   double tokens_per_second(std::optional<double> memory = {}) const {
     ReplayRates rates = ReplayRates::of(device_);
     if (memory) rates.memory_bytes *= *memory / device_.memory_bytes_per_second;
-    const Replay step = replay_step(config_, settings_, mesh, device_, micro_steps,
+    const Replay step = replay_step(config_, settings_, mesh, device_, micro_batches,
                                     [&](const Record& record) { return replay(record, rates); });
-    return double(micro_steps * micro_batch * mesh.data_ranks() * row_.T) / mesh.world_size / step.seconds;
+    return double(micro_batches * micro_batch * mesh.data_degree() * row_.T) / mesh.world_size / step.seconds;
   }
 
   Policy policy;
-  int64_t micro_batch, micro_steps;
+  int64_t micro_batch, micro_batches;
   Mesh mesh;
   size_t bytes, needed;  // of a rank: what the plan allocates; and with the reserve for CUDA and NCCL
 
@@ -196,7 +196,7 @@ void print_row(const Row& row, const Checkpointing& checkpointing) {
   printf("%-24s %-13s %3d %4s %6lld %5lld %8.0f %6s   %3d x %d x %d %3lld x %-2lld %-16s %6s %7s", row.what, row.model,
          row.theirs.gpus(), row.theirs.gpu, (long long)row.T, (long long)row.batch, row.tokens,
          row.gib > 0 ? format("%.1f", row.gib).c_str() : "-", ours.mesh.shard_degree, ours.mesh.context_degree,
-         ours.mesh.tensor_degree, (long long)ours.micro_steps, (long long)ours.micro_batch, policy.c_str(),
+         ours.mesh.tensor_degree, (long long)ours.micro_batches, (long long)ours.micro_batch, policy.c_str(),
          gib(double(ours.bytes)).c_str(), gib(double(ours.needed)).c_str());
   if (!ours.fits()) {
     printf("  does not fit\n");

@@ -66,9 +66,9 @@ Recorded record(const Options& options) {
   const Mesh mesh = Mesh::create(world, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
   const ModelConfig config = open_model(options).config;
-  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
   return {device, world, config, settings,
-          record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps)};
+          record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_batches)};
 }
 
 Figures figures_of(const Options& options, const Changes& changes) {

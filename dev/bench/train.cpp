@@ -102,7 +102,7 @@ void print_flops(const Options& options) {
 void print_heading(const ModelConfig& config, const RunSettings& s, const Options& options, int ranks) {
   printf("%s, %d layers, %s parameters: %d rank%s x %lld micro-batch%s of %d sequences of %d tokens, %s%s\n",
          config.name.c_str(), config.L, human_count(double(config.parameters())).c_str(), ranks, ranks == 1 ? "" : "s",
-         (long long)s.micro_steps, s.micro_steps == 1 ? "" : "es", s.B, s.T, dtype_name(s.dtype),
+         (long long)s.micro_batches, s.micro_batches == 1 ? "" : "es", s.B, s.T, dtype_name(s.dtype),
          s.fp8.on() ? (", FP8 " + options.fp8).c_str() : "");
   const std::string changed = changed_options_line(options);
   if (!changed.empty()) printf("options: %s\n", changed.c_str());
@@ -115,7 +115,7 @@ int fitting_layers(Options options, const DeviceInfo& device, const Mesh& mesh, 
     if (n > all) return false;
     options.layers = n;
     const ModelConfig config = open_model(options).config;
-    const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+    const RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
     return plan_memory(config, trainer_settings(options, settings), mesh, device).needed_device_bytes() <= room;
   });
   REQUIRE(layers > 0, "--fit: %s does not fit with one layer within %s", options.model.c_str(),
@@ -135,7 +135,7 @@ void predict(const Arguments& a) {
   const ModelConfig config = open_model(options).config;
   const RunSettings settings = resolve_settings(options, config, device, world, 0);
   const RecordedStep step =
-      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps);
+      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_batches);
   printf("a model of a step on %d %s: nothing is measured\n", world, device.name.c_str());
   print_heading(config, settings, options, world);
   printf("memory: %s of a device, %s\n", human_bytes(step.plan.device_bytes()).c_str(),
@@ -163,11 +163,11 @@ class Batches {
     if (options.train_data.empty()) return;
     data_.emplace(open_training_data(options.train_data, "", V).train, s.T, seed_);
   }
-  void fill(int64_t step) { fill(step, s_.micro_steps); }
-  void fill(int64_t step, int64_t micro_steps) {
+  void fill(int64_t step) { fill(step, s_.micro_batches); }
+  void fill(int64_t step, int64_t micro_batches) {
     const size_t micro_tokens = size_t(s_.B) * size_t(s_.T);
-    inputs.resize(micro_tokens * size_t(micro_steps)), labels.resize(inputs.size());
-    for (int64_t k = 0; data_ && k < micro_steps; ++k)
+    inputs.resize(micro_tokens * size_t(micro_batches)), labels.resize(inputs.size());
+    for (int64_t k = 0; data_ && k < micro_batches; ++k)
       data_->fill({s_.G, ranks_.size, s_.B}, step, k, ranks_.rank, inputs.data() + size_t(k) * micro_tokens,
                   labels.data() + size_t(k) * micro_tokens);
     for (size_t i = 0; !data_ && i < inputs.size(); ++i) {
@@ -205,7 +205,7 @@ Measured train(Trainer& trainer, Device& device, const Arguments& a, const RunSe
   Measured m;
   int64_t soak = a.soak;
   const auto enqueue = [&](int64_t step, bool no_graph) {
-    batches.fill(step, a.brief && step < soak ? 1 : s.micro_steps);
+    batches.fill(step, a.brief && step < soak ? 1 : s.micro_batches);
     const double rate = s.learning_rate_at(std::min<int64_t>(step, s.steps));
     trainer.enqueue_step({step, rate, batches.inputs, batches.labels, {}, {}, no_graph});
   };
@@ -291,7 +291,7 @@ void run(const Arguments& a, const Ranks& ranks) {
     options.layers = least_of_ranks(fitting_layers(options, device.info(), mesh, room), device, *communicator);
   }
   const ModelSource model = open_model(options);
-  const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), 0);
+  const RunSettings settings = resolve_settings(options, model.config, device.info(), mesh.data_degree(), 0);
   const bool is_leader = ranks.rank == 0;
   if (is_leader) printf("%s\n", device.info().name.c_str());
   if (is_leader) print_heading(model.config, settings, options, ranks.size);

@@ -122,7 +122,7 @@ void train(const Ranks& ranks, const std::string& directory, const std::string& 
 
   TrainerSettings settings;
   settings.dtype = DType::bf16;
-  settings.B = int(B), settings.T = int(T), settings.micro_steps = int(k / size);
+  settings.B = int(B), settings.T = int(T), settings.micro_batches = int(k / size);
   settings.beta1 = float(recipe.get_double("beta1")), settings.beta2 = float(recipe.get_double("beta2"));
   settings.eps = float(recipe.get_double("eps")), settings.grad_clip = float(recipe.get_double("grad_clip"));
   settings.weight_decay = float(recipe.get_double("weight_decay"));

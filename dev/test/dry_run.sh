@@ -81,6 +81,7 @@ check "the command of what fits" grep -q "^ *command *scripts/run --hosts node1:
 check "  by Slurm, too" grep -q "^ *sbatch --nodes 4 --gpus-per-node 8 scripts/train.sbatch --model llama3-8b" zero3.txt
 check "checkpoints from a copy in the host's memory" grep -q "^ *checkpoints every 30 minutes, .*from a copy in the host's memory" zero3.txt
 check "  of 12 bytes a parameter" grep -q "^ *each about 89.7 GiB on the disk; the newest 3 stay: 269 GiB$" zero3.txt
+shows "  also of a state in bf16, which a checkpoint stores in fp32" "^ *each about 89.7 GiB on the disk" "${eight[@]}" --master-dtype bf16 --moment-dtype bf16
 check "a host that is assumed is named" grep -q "a host is assumed to have 256 GiB for each GPU, of which 90% may be pinned" zero3.txt
 shows "one without room for the copy" "^ *checkpoints .*while training waits: there is no room for a copy" "${eight[@]}" --host-memory-limit 8GiB
 check "  and no other is assumed" eval '! grep "is assumed" log'

@@ -240,7 +240,7 @@ class Observer {
 
 TrainerSettings settings_of(const std::string& recipe, const Way& way) {
   TrainerSettings s = settings_in(recipe, small());
-  s.B = way.B, s.T = way.T, s.micro_steps = kMicroSteps, s.zero_stage = way.stage;
+  s.B = way.B, s.T = way.T, s.micro_batches = kMicroSteps, s.zero_stage = way.stage;
   s.tensor_chunks = way.chunks, s.activations.recompute = way.recompute;
   s.fp8.all_gather = way.all_gather, s.fp8.precompute_scales = way.precompute;
   return s;
@@ -248,7 +248,7 @@ TrainerSettings settings_of(const std::string& recipe, const Way& way) {
 
 // One rank goes through the micro-batches of all data ranks.
 std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
-  settings.zero_stage = 0, settings.tensor_chunks = 1, settings.micro_steps = kMicroSteps * data_ranks;
+  settings.zero_stage = 0, settings.tensor_chunks = 1, settings.micro_batches = kMicroSteps * data_ranks;
   settings.fp8.all_gather = false;
   World world;
   Stream stream(world.device, "observer");
@@ -261,14 +261,14 @@ std::vector<Alone> train_alone(TrainerSettings settings, int data_ranks) {
         {computed(stream, *p.source, float(training.config.norm_eps)), downloaded(stream, "one rank's input", p.a)});
   });
   training.train(1);
-  REQUIRE(alone.size() == size_t(settings.micro_steps), "%zu micro-batches were seen", alone.size());
+  REQUIRE(alone.size() == size_t(settings.micro_batches), "%zu micro-batches were seen", alone.size());
   return alone;
 }
 
 void train(World& world, const std::string& recipe, const Way& way) {
   const Mesh mesh = world.mesh(way.tensor, way.context);
   const TrainerSettings settings = settings_of(recipe, way);
-  const std::vector<Alone> alone = train_alone(settings, mesh.data_ranks());
+  const std::vector<Alone> alone = train_alone(settings, mesh.data_degree());
   Training training(world, small(), settings, mesh);
   Observer observer(world.device, *world.communicator, mesh, training.config, settings, alone);
   const int steps = settings.fp8.delayed() ? 3 : 2;  // the scales of the third have a whole history

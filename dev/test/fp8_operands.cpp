@@ -111,7 +111,7 @@ Choices choices_of(const Words& words) {
                          .init_std = 0.08});
   TrainerSettings& s = choices.settings;
   s.dtype = DType::bf16;
-  s.B = 1, s.T = large ? 133 : 37, s.micro_steps = 2, s.zero_stage = values.number("stage");
+  s.B = 1, s.T = large ? 133 : 37, s.micro_batches = 2, s.zero_stage = values.number("stage");
   s.fp8 = fp8_settings({words[1], values.take("grad", "auto"), values.take("pow2", "auto"), values.take("skip")},
                        choices.config);
   s.fp8.history = values.number("history", 1024), s.fp8.margin = values.number("margin");
@@ -157,7 +157,7 @@ void write_operands(const Ranks& ranks, const Words& words) {
   Training training(world, config, settings);
   if (world.first()) write_settings(directory, settings.fp8, training->layout().projections);
   Observer observer(world.device, config);
-  const size_t micros = size_t(settings.micro_steps);
+  const size_t micros = size_t(settings.micro_batches);
   for (int step = 0; step < kSteps; ++step) {
     training.evaluate();  // leaves no traces
     observer.begin_step(weights_of(*training.trainer));

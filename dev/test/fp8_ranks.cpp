@@ -34,11 +34,11 @@ struct Way {
   unsigned long seed = 0;
 };
 
-Trained train(const Ranks& ranks, TrainerSettings settings, const Way& way, int micro_steps) {
+Trained train(const Ranks& ranks, TrainerSettings settings, const Way& way, int micro_batches) {
   CpuBackend cpu = CpuBackend::from_environment(ranks.local_size);
   if (way.schedule) cpu.schedule = *way.schedule, cpu.seed = way.seed;
   World world(ranks, cpu);
-  settings.micro_steps = micro_steps;
+  settings.micro_batches = micro_batches;
   settings.zero_stage = way.stage, settings.prefetch = way.prefetch;
   settings.fp8.all_gather = way.all_gather && settings.fp8.per_tensor_scale();
   settings.fp8.precompute_scales = way.precompute;
@@ -53,12 +53,12 @@ Trained train(const Ranks& ranks, TrainerSettings settings, const Way& way, int 
 }
 
 int compare(const Ranks& ranks, const std::string& what, const TrainerSettings& settings, const std::vector<Way>& ways,
-            int micro_steps) {
-  const Trained want = train(ranks, settings, ways[0], micro_steps);
+            int micro_batches) {
+  const Trained want = train(ranks, settings, ways[0], micro_batches);
   for (size_t i = 1; i < ways.size(); ++i)
-    require_same(format("%s in %d micro-batches: %s against %s", what.c_str(), micro_steps, ways[i].name.c_str(),
+    require_same(format("%s in %d micro-batches: %s against %s", what.c_str(), micro_batches, ways[i].name.c_str(),
                         ways[0].name.c_str()),
-                 train(ranks, settings, ways[i], micro_steps), want);
+                 train(ranks, settings, ways[i], micro_batches), want);
   return int(ways.size());
 }
 
@@ -120,7 +120,7 @@ void step(const Ranks& ranks, const Words& words) {
   const ModelConfig config = ModelConfig::from_json(checkpoint.state().at("model"), "checkpoint");
   Values values(words, 3);
   TrainerSettings settings = settings_of(values.take("recipe"), config);
-  settings.zero_stage = values.number("stage"), settings.micro_steps = 6 / ranks.size;
+  settings.zero_stage = values.number("stage"), settings.micro_batches = 6 / ranks.size;
   settings.fp8.history = 1024;
   settings.fp8.all_gather = values.has("all-gather"), settings.fp8.precompute_scales = !values.has("on-demand");
   REQUIRE(values.has("without-history") || !settings.fp8.delayed() ||

@@ -200,7 +200,7 @@ inline void read_codec(const std::string& folder) {
   const TextCodec codec = TextCodec::open(folder, "", "", config);
   const TokenizerFiles files(codec, config);
   codec.document_token();
-  codec.cuts_text();
+  codec.tokenizes_text();
   codec.prompt("a b");
   (void)codec.description();
   std::filesystem::create_directories(folder + "/export");

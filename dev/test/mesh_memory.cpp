@@ -70,7 +70,7 @@ void measure(const Ranks& ranks, const Words& words) {
   World world(ranks);
   const int tensor = std::stoi(words[0]), context = std::stoi(words[1]);
   const Mesh mesh = world.mesh(tensor, context);
-  REQUIRE(mesh.data_ranks() == 1, "%s: expected one data rank", mesh.description().c_str());
+  REQUIRE(mesh.data_degree() == 1, "%s: expected one data rank", mesh.description().c_str());
   const ModelConfig config = tiny({.C = 64, .NH = 16, .NKV = 8, .FF = 128, .V = 509});
   TrainerSettings settings = settings_in("bf16", config);
   settings.zero_stage = 3, settings.tensor_sums = words[2] == "bf16" ? DType::bf16 : DType::fp32;

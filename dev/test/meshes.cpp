@@ -40,9 +40,9 @@ ModelConfig small(TinyModel model) {
 }
 std::string name_of(const TinyModel& model) { return model.tied ? std::string(model.family) + "-tied" : model.family; }
 
-TrainerSettings settings_of(int B, int micro_steps, int stage) {
+TrainerSettings settings_of(int B, int micro_batches, int stage) {
   TrainerSettings s;
-  s.B = B, s.T = kT, s.micro_steps = micro_steps, s.zero_stage = stage, s.seed = 3, s.tensor_chunks = 2;
+  s.B = B, s.T = kT, s.micro_batches = micro_batches, s.zero_stage = stage, s.seed = 3, s.tensor_chunks = 2;
   s.eps = 1e-5f;  // beyond the rounding of gradients that are all but 0, whose sign AdamW would follow
   return s;
 }
@@ -112,19 +112,19 @@ Alone train_alone(World& world, World& alone_world, const Model& model) {
 }
 
 struct Way {
-  int tensor, context, stage, hybrid, micro_steps;
+  int tensor, context, stage, hybrid, micro_batches;
   int context_heads;  // 1: one after the other; 0: as the program chooses, which is all of so few
 };
 
 void compare(World& world, const Model& model, const Alone& alone, const Way& way) {
   const Mesh mesh = world.mesh(way.tensor, way.context, way.hybrid);
-  const int mine = kSequences / mesh.data_ranks(), B = mine / way.micro_steps;
-  TrainerSettings settings = settings_of(B, way.micro_steps, way.stage);
+  const int mine = kSequences / mesh.data_degree(), B = mine / way.micro_batches;
+  TrainerSettings settings = settings_of(B, way.micro_batches, way.stage);
   settings.context_heads = way.context_heads;
   const Trained run = train(world, model, settings, mesh, sequences(mine * mesh.data_rank(), mine));
   const std::string name =
       format("%s, %s%s, stage %d, %d micro-batch(es)", model.name.c_str(), mesh.description().c_str(),
-             way.context_heads ? " head by head" : "", way.stage, way.micro_steps);
+             way.context_heads ? " head by head" : "", way.stage, way.micro_batches);
   const double first = std::fabs(run.losses[0] / alone.run.losses[0] - 1),
                norm = std::fabs(double(run.norms[0]) / double(alone.run.norms[0]) - 1),
                curve = largest_difference(run.losses, alone.run.losses);
@@ -152,13 +152,13 @@ std::vector<Way> ways(int ranks, bool every) {
   for (const int tensor : {1, 2, 4})
     for (const int context : {1, 2})
       for (const int stage : {0, 3})
-        for (const int micro_steps : {1, 2}) {
+        for (const int micro_batches : {1, 2}) {
           if (ranks % (tensor * context) != 0) continue;
-          if (!every && micro_steps != 1 + (stage > 0)) continue;
+          if (!every && micro_batches != 1 + (stage > 0)) continue;
           const int data = ranks / tensor / context;
           if (data * context == 1 && stage > 0) continue;
           for (int hybrid = 0; hybrid <= (every && data > 2 ? 2 : 0); hybrid += 2)
-            all.push_back({tensor, context, stage, hybrid, micro_steps, context > 1 && stage == 0 ? 1 : 0});
+            all.push_back({tensor, context, stage, hybrid, micro_batches, context > 1 && stage == 0 ? 1 : 0});
         }
   return all;
 }

@@ -92,7 +92,7 @@ Batch batch_of(const Training& training, int64_t step, std::optional<Fault> faul
     batch.inputs[i] %= kToken;
     batch.labels[i] = i % 16 == 7 ? int32_t(i * 5 % kToken) : -100;
   }
-  if (!fault || training.mesh.data_rank() + 1 < training.mesh.data_ranks()) return batch;
+  if (!fault || training.mesh.data_rank() + 1 < training.mesh.data_degree()) return batch;
   const size_t tokens = size_t(training.settings.B) * size_t(training.settings.T), end = batch.inputs.size();
   for (size_t at = end - 9; at >= end - tokens; at -= 16) {
     batch.labels[at] = kToken;
@@ -145,14 +145,14 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
                                : kind.is_in_fp8()         ? "the input of qkv in block 0, which FP8 cannot hold"
                                                           : "the output of the first norm in block 0";
   const bool everywhere = fault == Fault::loss;  // in all tokens' logits, and harmless but in one
-  const bool last = training.mesh.data_rank() + 1 == training.mesh.data_ranks();
+  const bool last = training.mesh.data_rank() + 1 == training.mesh.data_degree();
   REQUIRE(!found || everywhere || last, "%s: found on rank %d: %s", what.c_str(), world.ranks.rank,
           found->tensor.c_str());
   // Several ranks compute the same sequences. The one that has the token's rows finds it first.
   Stream stream(world.device, "found");
   const std::vector<int64_t> all =
       gather_numbers(*world.communicator, stream,
-                     found ? (found->micro_step << 32) + found->position : std::numeric_limits<int64_t>::max());
+                     found ? (found->micro_batch << 32) + found->position : std::numeric_limits<int64_t>::max());
   const auto first = std::min_element(all.begin(), all.end());
   if (fault == Fault::sum) {
     REQUIRE(!found, "%s: found %s", what.c_str(), found->tensor.c_str());
@@ -160,10 +160,10 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
   }
   REQUIRE(*first < std::numeric_limits<int64_t>::max(), "%s: found nothing", what.c_str());
   if (first - all.begin() != world.ranks.rank) return;
-  const int64_t micro_step = everywhere ? 0 : training.settings.micro_steps - 1;
-  REQUIRE(found->tensor == expected && found->micro_step == micro_step,
+  const int64_t micro_batch = everywhere ? 0 : training.settings.micro_batches - 1;
+  REQUIRE(found->tensor == expected && found->micro_batch == micro_batch,
           "%s: found %s in micro-batch %lld\n  expected %s in %lld", what.c_str(), found->tensor.c_str(),
-          (long long)found->micro_step, expected.c_str(), (long long)micro_step);
+          (long long)found->micro_batch, expected.c_str(), (long long)micro_batch);
   const bool has_rows = kind.tensor == 1 && kind.context == 1 &&
                         (fault == Fault::activation || (fault == Fault::overflow && !kind.is_in_fp8()));
   REQUIRE(!has_rows || found->token == int64_t(training.settings.B) * training.settings.T - 9,

@@ -144,7 +144,7 @@ std::vector<Kind> kinds(int ranks, bool every) {
   const auto add = [&](const std::string& name, const std::string& precision, int stage) -> Kind& {
     Kind& kind = all.emplace_back(Kind{name, {}});
     kind.settings = settings_in(precision, kind.config());
-    kind.settings.T = kT, kind.settings.micro_steps = kMicroSteps, kind.settings.fp8.history = 3;
+    kind.settings.T = kT, kind.settings.micro_batches = kMicroSteps, kind.settings.fp8.history = 3;
     kind.settings.zero_stage = stage, kind.settings.seed = 3, kind.settings.grad_clip = kClip;
     return kind;
   };

@@ -113,7 +113,7 @@ void list(const Configuration& c) {
     };
     record("allocate", [&] { trainer->allocate(); });
     const size_t tokens = size_t(c.settings.B) * size_t(c.settings.T);
-    const Batch batch = tokens_of(c.model.V, 0, tokens * size_t(c.settings.micro_steps));
+    const Batch batch = tokens_of(c.model.V, 0, tokens * size_t(c.settings.micro_batches));
     const Batch micro = tokens_of(c.model.V, 0, tokens);
     record("initialize", [&] { trainer->initialize(Init::normal, 7); });
     const auto record_step = [&](int64_t step) {
@@ -211,7 +211,7 @@ class Configurations {
       c.ranks = stage ? 4 : 1, c.settings.zero_stage = stage;
       return c;
     };
-    stored("three-micro-batches", "bf16").settings.micro_steps = 3;
+    stored("three-micro-batches", "bf16").settings.micro_batches = 3;
     stored("snapshot", "bf16").settings.snapshot = true;
     for (const bool tied : {false, true}) {
       const std::string of = tied ? "-tied" : "";

@@ -92,7 +92,7 @@ struct Saving : Training {
       const StepFlags flags = checkpointer.flags();
       enqueue(batch(step), 1e-2, flags);
       finish();
-      checkpointer.count(flags);
+      checkpointer.take_flags(flags);
       if (step % 2) continue;
       checkpointer.finish();
       if (!async) {
@@ -359,11 +359,11 @@ TEST_CASE("flags that were given before a part of a save began say nothing of it
   checkpointer.begin(1);
   checkpointer.write(state_of(1));
   StepFlags flags;
-  while ((flags = checkpointer.flags()).saved == 0) checkpointer.count(flags);
+  while ((flags = checkpointer.flags()).saved == 0) checkpointer.take_flags(flags);
   const StepFlags next = checkpointer.flags();
   CHECK(next.saved == 1);
-  checkpointer.count(flags);  // all have written: the first rank publishes
-  checkpointer.count(next);
+  checkpointer.take_flags(flags);  // all have written: the first rank publishes
+  checkpointer.take_flags(next);
   CHECK(checkpointer.under_way());
   CHECK(checkpointer.news().empty());
   checkpointer.finish();

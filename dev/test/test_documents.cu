@@ -21,7 +21,7 @@ struct Row {
 Row cut(const DocumentRule& rule, const Tokens& stream) {
   const int T = int(stream.size()) - 1;
   Row row{Tokens(stream.begin() + 1, stream.end()), Tokens(size_t(T))};
-  cut_documents(rule, stream.data(), row.labels.data(), row.positions.data(), T);
+  split_documents(rule, stream.data(), row.labels.data(), row.positions.data(), T);
   return row;
 }
 

@@ -144,7 +144,7 @@ TEST_CASE("what is not finite is named") {
       const std::optional<NotFinite> found = training->search_not_finite({0, 1e-2, batch.inputs, batch.labels}).found;
       CHECK(found);
       CHECK(found->tensor == "the weight of down in block 1, which FP8 cannot hold");
-      CHECK(found->micro_step == 0);
+      CHECK(found->micro_batch == 0);
       says(error_of([&] { training.evaluate(); }), "block");
     }
 }

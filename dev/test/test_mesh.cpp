@@ -10,7 +10,7 @@ using Axis = Mesh::Axis;
 
 TEST_CASE("one rank is a mesh of its own") {
   const Mesh mesh = Mesh::create(1, 0);
-  CHECK(mesh.data_ranks() == 1);
+  CHECK(mesh.data_degree() == 1);
   CHECK(mesh.group({Axis::replicate, Axis::shard, Axis::context, Axis::tensor}) == std::vector<int>{0});
   CHECK(mesh.description() == "1 rank = 1 replicate x 1 shard x 1 context x 1 tensor");
 }
@@ -21,7 +21,7 @@ TEST_CASE("a mesh by hand: 16 ranks, tensor 2, context 2, hybrid 2") {
   CHECK(Numbers{mesh.replicate_degree, mesh.shard_degree, mesh.context_degree, mesh.tensor_degree} ==
         Numbers{2, 2, 2, 2});
   CHECK(Numbers{mesh.replicate_rank, mesh.shard_rank, mesh.context_rank, mesh.tensor_rank} == Numbers{1, 0, 1, 1});
-  CHECK(mesh.data_ranks() == 4);
+  CHECK(mesh.data_degree() == 4);
   CHECK(mesh.data_rank() == 2);
   CHECK(mesh.group({Axis::tensor}) == std::vector<int>{10, 11});
   CHECK(mesh.group({Axis::context}) == std::vector<int>{9, 11});
@@ -66,8 +66,8 @@ static void check_mesh(const std::vector<Mesh>& meshes) {
     ++of_data_rank[mesh.data_rank()];
   }
   CHECK(int(coordinates.size()) == size);
-  CHECK(int(of_data_rank.size()) == meshes[0].data_ranks());
-  for (const auto& [data_rank, count] : of_data_rank) CHECK(count * meshes[0].data_ranks() == size);
+  CHECK(int(of_data_rank.size()) == meshes[0].data_degree());
+  for (const auto& [data_rank, count] : of_data_rank) CHECK(count * meshes[0].data_degree() == size);
 }
 
 TEST_CASE("every mesh of up to 24 ranks") {

@@ -62,7 +62,7 @@ Words remarks(const Words& arguments, int ranks = 1, const char* gpu = "H100") {
   const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
   const ModelConfig config = open_model(options).config;
-  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 100000);
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 100000);
   return idle_options(options, {options, settings, config, device, mesh});
 }
 

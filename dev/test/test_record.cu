@@ -116,16 +116,17 @@ std::string all_of(const std::vector<std::string>& texts) {
 
 TEST_CASE("no gather waits for the compute before it, no backward for the sum after it") {
   for (const int layers : {2, 3, 5, 8})
-    for (const int64_t micro_steps : {1, 3}) {
+    for (const int64_t micro_batches : {1, 3}) {
       CAPTURE(layers);
-      CAPTURE(micro_steps);
+      CAPTURE(micro_batches);
       const Mesh mesh = Mesh::create(4, 1);
-      const RecordedStep step = record_step(small(layers), sharded(3), mesh, modelled_device("H100"), micro_steps);
+      const RecordedStep step = record_step(small(layers), sharded(3), mesh, modelled_device("H100"), micro_batches);
       CHECK(all_of(needless_waits(step.record, layers + 2)) == "");
       // Forward gathers every unit, backward all blocks but the last two, which are still there, as the first two are
       // for the next forward.
-      CHECK(work_named(step.record, "all_gather").size() == size_t(2 * layers + (micro_steps - 1) * (2 * layers - 2)));
-      CHECK(work_named(step.record, "reduce_scatter_sum").size() == size_t(micro_steps) * size_t(layers + 2));
+      CHECK(work_named(step.record, "all_gather").size() ==
+            size_t(2 * layers + (micro_batches - 1) * (2 * layers - 2)));
+      CHECK(work_named(step.record, "reduce_scatter_sum").size() == size_t(micro_batches) * size_t(layers + 2));
     }
 }
 
@@ -357,7 +358,7 @@ TEST_CASE("a step of many micro-batches is replayed by records of one and two") 
     CAPTURE(c.tensor);
     const Mesh mesh = Mesh::create(32, 0, c.tensor, c.context);
     TrainerSettings settings = sharded(c.stage);
-    settings.dtype = DType::bf16, settings.T = 4096, settings.B = 1, settings.micro_steps = 6;
+    settings.dtype = DType::bf16, settings.T = 4096, settings.B = 1, settings.micro_batches = 6;
     const ModelConfig config = ModelConfig::preset("llama3.2-1b");
     const auto replayed = [&](const Record& record) { return replay(record, rates); };
     const Replay whole = replayed(record_step(config, settings, mesh, device, 6, false).record),

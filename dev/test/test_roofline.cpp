@@ -38,9 +38,9 @@ Step step_of(const std::string& words, int ranks = 1) {
   const Mesh mesh = Mesh::create(ranks, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                                  int(options.hybrid_shard_degree));
   const ModelConfig config = open_model(options).config;
-  const RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  const RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
   const Record record =
-      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_steps).record;
+      record_step(config, trainer_settings(options, settings), mesh, device, settings.micro_batches).record;
   const ReplayRates rates = ReplayRates::data_sheet(device);
   return {config, settings, record, double(settings.step_tokens()) / ranks,
           split_step(record, replay(record, rates).spans, rates)};

@@ -13,6 +13,7 @@
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/data/sampler.h"
+#include "llmc/data/token_order.h"
 
 namespace {
 
@@ -170,7 +171,7 @@ TEST_CASE("each token of 890 short files once an epoch, on 1, 2 and 4 ranks and 
   }
   const TokenDataset data = TokenDataset::open(folder / "*.bin", 1 << 30);
   CHECK(data.size() == next);
-  const int64_t W = Sampler(data, T, 1).samples_per_epoch(), G = 8;
+  const int64_t W = Sampler(data, T, 1).sequences_per_epoch(), G = 8;
   constexpr int64_t epochs = 2;
   CHECK(W == (int64_t(next) + T - 1) / T);
   for (const int R : {1, 2, 4}) {
@@ -183,13 +184,13 @@ TEST_CASE("each token of 890 short files once an epoch, on 1, 2 and 4 ranks and 
       for (int rank = 0; rank < R; rank++) {
         auto& sampler = ranks[size_t(rank)];
         if (step == 0 || step == steps / 3) sampler.emplace(TokenDataset::open(folder / "*.bin", 1 << 30), T, 1);
-        for (int64_t k = 0; k < layout.micro_steps(); k++) {
+        for (int64_t k = 0; k < layout.micro_batches(); k++) {
           std::vector<int32_t> inputs(2 * T), labels(2 * T);
           sampler->fill(layout, step, k, rank, inputs.data(), labels.data());
           for (int row = 0; row < 2; row++) {
-            const int64_t epoch = layout.sample(step, k, rank, row) / W;
+            const int64_t epoch = layout.sequence(step, k, rank, row) / W;
             if (epoch >= epochs) continue;
-            const int tokens = sampler->place(layout.sample(step, k, rank, row)).tokens;
+            const int tokens = sampler->place(layout.sequence(step, k, rank, row)).tokens;
             for (int t = 0; t < T; t++) {
               const int32_t input = inputs[size_t(row * T + t)], label = labels[size_t(row * T + t)];
               if (t < tokens) inputs_seen[size_t(epoch)][size_t(input)]++;
@@ -222,7 +223,7 @@ TEST_CASE("every window comes once an epoch, in another order and at other borde
   TemporaryFolder folder;
   const int T = 4;
   const Sampler sampler(counting_dataset(folder, {103, 57, 4, 5}), T, 1234);
-  const int64_t W = sampler.samples_per_epoch();
+  const int64_t W = sampler.sequences_per_epoch();
   CHECK(W == 43);  // 169 tokens
   std::vector<std::vector<int64_t>> orders;
   std::set<int64_t> borders;
@@ -255,15 +256,15 @@ TEST_CASE("ranks and micro-steps together compute exactly the step's samples, wh
     const BatchLayout layout{G, R, B};
     CAPTURE(R);
     CAPTURE(B);
-    CHECK(layout.micro_steps() == G / (R * B));
+    CHECK(layout.micro_batches() == G / (R * B));
     for (int64_t step = 0; step < 8; step++) {
       std::map<int64_t, std::vector<int32_t>> rows;  // by sample
       for (int rank = 0; rank < R; rank++)
-        for (int64_t k = 0; k < layout.micro_steps(); k++) {
+        for (int64_t k = 0; k < layout.micro_batches(); k++) {
           std::vector<int32_t> inputs(size_t(B) * T, -1), labels(size_t(B) * T, -1);
           sampler.fill(layout, step, k, rank, inputs.data(), labels.data());
           for (int b = 0; b < B; b++) {
-            const int64_t g = layout.sample(step, k, rank, b);
+            const int64_t g = layout.sequence(step, k, rank, b);
             CHECK(g == step * G + k * (R * B) + rank * B + b);
             const auto row = inputs.begin() + b * T;
             CHECK(rows.emplace(g, std::vector<int32_t>(row, row + T)).second);
@@ -282,20 +283,20 @@ TEST_CASE("ranks and micro-steps together compute exactly the step's samples, wh
     }
   }
   // 192 samples of an epoch of 90: the third began.
-  CHECK(sampler.samples_per_epoch() == 360 / T);
+  CHECK(sampler.sequences_per_epoch() == 360 / T);
 }
 
 TEST_CASE("a layout that does not divide the batch is refused with what to do") {
-  const auto micro_steps = [](int64_t G) { return error_of([&] { BatchLayout{G, 4, 3}.micro_steps(); }); };
-  says(micro_steps(100), "a global batch of 100 sequences is not a multiple of 4 data ranks x micro-batch 3 = 12",
+  const auto micro_batches = [](int64_t G) { return error_of([&] { BatchLayout{G, 4, 3}.micro_batches(); }); };
+  says(micro_batches(100), "a global batch of 100 sequences is not a multiple of 4 data ranks x micro-batch 3 = 12",
        "--global-batch (to 108, say)");
-  says(micro_steps(0), "a global batch of 0 sequences, 4 data ranks, a micro-batch of 3");
+  says(micro_batches(0), "a global batch of 0 sequences, 4 data ranks, a micro-batch of 3");
   const BatchLayout layout{24, 4, 3};
-  CHECK(error_of([&] { layout.sample(0, 1, 3, 2); }) == "");
-  says(error_of([&] { layout.sample(0, 2, 0, 0); }), "row 0 of micro-step 2 of rank 0 in step 0");
-  CHECK(error_of([&] { layout.sample(0, 0, 4, 0); }) != "");
-  CHECK(error_of([&] { layout.sample(0, 0, 0, 3); }) != "");
-  CHECK(error_of([&] { layout.sample(-1, 0, 0, 0); }) != "");
+  CHECK(error_of([&] { layout.sequence(0, 1, 3, 2); }) == "");
+  says(error_of([&] { layout.sequence(0, 2, 0, 0); }), "row 0 of micro-step 2 of rank 0 in step 0");
+  CHECK(error_of([&] { layout.sequence(0, 0, 4, 0); }) != "");
+  CHECK(error_of([&] { layout.sequence(0, 0, 0, 3); }) != "");
+  CHECK(error_of([&] { layout.sequence(-1, 0, 0, 0); }) != "");
 }
 
 TEST_CASE("the seed decides") {
@@ -339,7 +340,7 @@ TEST_CASE("validation windows are evenly spread and belong to no layout") {
       const ValidationWindows windows(counting_dataset(own, {size}), T, 1000);
       CAPTURE(size);
       std::vector<int32_t> predicted;
-      for (int64_t k = 0; k < windows.micro_steps(1, 1); k++) {
+      for (int64_t k = 0; k < windows.micro_batches(1, 1); k++) {
         std::vector<int32_t> inputs(T), labels(T);
         CHECK(windows.fill(1, 1, k, 0, inputs.data(), labels.data()) == 1);
         for (int32_t label : labels)
@@ -357,7 +358,7 @@ TEST_CASE("validation windows are evenly spread and belong to no layout") {
       std::multiset<int32_t> first_tokens;
       int64_t filled = 0;
       for (int rank = 0; rank < R; rank++)
-        for (int64_t k = 0; k < windows.micro_steps(R, B); k++) {
+        for (int64_t k = 0; k < windows.micro_batches(R, B); k++) {
           std::vector<int32_t> inputs(size_t(B) * T, -1), labels(size_t(B) * T, -1);
           const int rows = windows.fill(R, B, k, rank, inputs.data(), labels.data());
           filled += rows;
@@ -458,7 +459,7 @@ TEST_CASE("positions sorted by token are stable, for all widths of tokens") {
       std::iota(expected.begin(), expected.end(), 0);
       std::stable_sort(expected.begin(), expected.end(),
                        [&](int32_t a, int32_t b) { return tokens[size_t(a)] < tokens[size_t(b)]; });
-      sort_positions_by_token(tokens.data(), n, order.data(), scratch);
+      sort_indices_by_token(tokens.data(), n, order.data(), scratch);
       CAPTURE(vocab_size);
       CAPTURE(n);
       CHECK(order.back() == -7);
@@ -467,5 +468,5 @@ TEST_CASE("positions sorted by token are stable, for all widths of tokens") {
     }
   const int32_t negative[] = {3, 1, -100};
   int32_t order[3];
-  says(error_of([&] { sort_positions_by_token(negative, 3, order, scratch); }), "token -100 at position 2 of 3");
+  says(error_of([&] { sort_indices_by_token(negative, 3, order, scratch); }), "token -100 at position 2 of 3");
 }

@@ -85,7 +85,7 @@ TEST_CASE("the tokens of texts are those of each whole text, whatever the thread
   }
   CHECK(std::count(want.begin(), want.end(), *codec.tokenizer().id_of("<|end_of_text|>")) == 0);
   std::atomic<int64_t> done = 0;
-  const std::string one = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "one", 1, done);
+  const std::string one = tokenize_into_cache(paths, codec, SpelledTokens::letters, folder / "one", 1, done);
   CHECK(done == 2 * (60'000 + 5 + int64_t(texts[2].size())));
   int shards = 0;
   CHECK(tokens_in(one, 2000, &shards) == want);
@@ -94,8 +94,8 @@ TEST_CASE("the tokens of texts are those of each whole text, whatever the thread
         header_bytes(20240520, 1, int32_t(want.size())) + bytes_of(std::vector<uint16_t>(want.begin(), want.end())));
   for (const int threads : {1, 4})
     for (const size_t part : {1, 1000, 100'000}) {
-      const std::string cut = cut_into_cache(paths, codec, SpelledTokens::letters,
-                                             folder / format("%d_%zu", threads, part), threads, done, 1000, part);
+      const std::string cut = tokenize_into_cache(paths, codec, SpelledTokens::letters,
+                                                  folder / format("%d_%zu", threads, part), threads, done, 1000, part);
       CHECK(tokens_in(cut, 2000, &shards) == want);
       CHECK(shards == int((want.size() + 999) / 1000));
     }
@@ -130,12 +130,12 @@ TEST_CASE("special tokens that a text spells: letters, or the tokens of the whol
     TextEncoder(codec.tokenizer()).encode(text, false, want);
     CHECK(std::count_if(want.begin(), want.end(), [&](int32_t id) { return codec.is_special(id); }) == spelled + 1);
     for (const size_t part : {1, 100, 1000, 100'000}) {
-      const std::string cut =
-          cut_into_cache(paths, codec, SpelledTokens::tokens, folder / format("%zu", part), 2, done, 1'000'000, part);
+      const std::string cut = tokenize_into_cache(paths, codec, SpelledTokens::tokens, folder / format("%zu", part), 2,
+                                                  done, 1'000'000, part);
       CHECK(tokens_in(cut, 2000) == want);
       CHECK(Json::read(cut + "/made_of.json").get_int("special_tokens") == spelled);
     }
-    const std::string letters = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "letters", 2, done);
+    const std::string letters = tokenize_into_cache(paths, codec, SpelledTokens::letters, folder / "letters", 2, done);
     const Json made_of = Json::read(letters + "/made_of.json");
     CHECK(made_of.get_int("special_tokens") == spelled);
     CHECK(made_of.get_string("first_special_token") == end);
@@ -150,8 +150,8 @@ TEST_CASE("a tokenizer may have more tokens than the model, a text may not") {
   const auto cut = [&](const std::string& text) {
     std::atomic<int64_t> done = 0;
     return error_of([&] {
-      cut_into_cache({write_file(folder / "t.txt", text)}, codec, SpelledTokens::letters, folder / "cache", 1, done,
-                     1000);
+      tokenize_into_cache({write_file(folder / "t.txt", text)}, codec, SpelledTokens::letters, folder / "cache", 1,
+                          done, 1000);
     });
   };
   CHECK(cut("of <|added|> and more") == "");  // its last token
@@ -170,7 +170,7 @@ TEST_CASE("the cache is used for the same text and tokenizer, and only if it is 
   const std::vector<std::string> paths = {write_file(folder / "t.txt", text)};
   std::atomic<int64_t> done = 0;
   const auto cut = [&] {
-    return cut_into_cache(paths, codec_of(tokenizer), SpelledTokens::letters, folder / "cache", 2, done, 1000);
+    return tokenize_into_cache(paths, codec_of(tokenizer), SpelledTokens::letters, folder / "cache", 2, done, 1000);
   };
   const std::string first = cut();
   const auto made = files_in(first);
@@ -197,7 +197,7 @@ TEST_CASE("the cache is used for the same text and tokenizer, and only if it is 
   CHECK(std::distance(fs::directory_iterator(folder / "cache"), {}) == 3);  // nothing is left of what was not whole
   const std::string in_the_way = write_file(folder / "file", "x");
   CHECK(error_of([&] {
-          cut_into_cache(paths, codec_of(tokenizer), SpelledTokens::letters, in_the_way, 1, done);
+          tokenize_into_cache(paths, codec_of(tokenizer), SpelledTokens::letters, in_the_way, 1, done);
         }).starts_with("cannot create "));
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("a cache that another run has just made stays, and an incomplete one i
   const std::vector<std::string> paths = {write_file(folder / "t.txt", shakespeare(20'000))};
   std::atomic<int64_t> done = 0;
   const auto cut = [&](Disk& disk) {
-    return cut_into_cache(paths, codec, SpelledTokens::letters, folder / "cache", 1, done, 1000, 10'000, disk);
+    return tokenize_into_cache(paths, codec, SpelledTokens::letters, folder / "cache", 1, done, 1000, 10'000, disk);
   };
   const std::string path = cut(Disk::real());
   const auto made = files_in(path);
@@ -281,7 +281,7 @@ TEST_CASE("the manifest of a text's shards lists their checksums") {
   const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer"), "", "", config_of(2000));
   const std::vector<std::string> paths = {write_file(folder / "t.txt", shakespeare(9'000))};
   std::atomic<int64_t> done = 0;
-  const std::string cut = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "[cache]", 1, done, 1000);
+  const std::string cut = tokenize_into_cache(paths, codec, SpelledTokens::letters, folder / "[cache]", 1, done, 1000);
   const auto files = files_in(cut);
   const Json manifest = Json::read(cut + "/manifest.json");
   CHECK(manifest.get_int("xxh64_block_bytes") == int64_t(kChecksumBlockBytes));
@@ -300,7 +300,7 @@ TEST_CASE("a vocabulary of more than 65,536 tokens has shards of 4 bytes a token
   const TextCodec codec = TextCodec::open(write_tokenizer(folder / "tokenizer", 70'000), "", "", config_of(70'001));
   const std::vector<std::string> paths = {write_file(folder / "t.txt", "zzzz of text")};
   std::atomic<int64_t> done = 0;
-  const std::string cut = cut_into_cache(paths, codec, SpelledTokens::letters, folder / "cache", 1, done);
+  const std::string cut = tokenize_into_cache(paths, codec, SpelledTokens::letters, folder / "cache", 1, done);
   const std::vector<int32_t> tokens = tokens_in(cut, 70'001);
   CHECK(tokens == codec.tokenizer().encode("zzzz of text", false));
   CHECK(tokens[0] == 70'000);
@@ -332,10 +332,10 @@ TEST_CASE("the tokenizer of an exported model of bytes leaves text as bytes") {
     TokenizerFiles(TextCodec::open("", "", "", config), config).write(at);
     const TextCodec codec = TextCodec::open(at, "", "", config);
     CHECK(codec.has_tokenizer());
-    CHECK(!codec.cuts_text());
+    CHECK(!codec.tokenizes_text());
   }
-  CHECK(!TextCodec::open("", "", "", config_of(256)).cuts_text());
-  CHECK(TextCodec::open(kTokenizers + "llama3.json", "", "", config_of(2000)).cuts_text());
+  CHECK(!TextCodec::open("", "", "", config_of(256)).tokenizes_text());
+  CHECK(TextCodec::open(kTokenizers + "llama3.json", "", "", config_of(2000)).tokenizes_text());
 }
 
 TEST_CASE("files that are no text are refused with what they are and a way out") {

@@ -55,7 +55,7 @@ inline TrainerSettings settings_in(const std::string& precision, const ModelConf
                                    const std::string& skip = "") {
   TrainerSettings s;
   s.dtype = precision == "fp32" ? DType::fp32 : DType::bf16;
-  s.B = 2, s.T = 64, s.micro_steps = 2;
+  s.B = 2, s.T = 64, s.micro_batches = 2;
   Fp8Choice choice;
   if (precision != "fp32" && precision != "bf16") choice.recipe = precision;
   choice.skip = skip;
@@ -149,10 +149,10 @@ struct Training {
   Trainer* operator->() { return trainer.get(); }
 
   // This rank's tokens of a step; all ranks' follow one another.
-  Batch batch(int64_t number) const { return batch(number, settings.micro_steps); }
-  Batch batch(int64_t number, int micro_steps) const {
-    const size_t tokens = size_t(micro_steps) * size_t(settings.B) * size_t(settings.T);
-    return tokens_of(config.V, (size_t(number) * size_t(mesh.data_ranks()) + size_t(mesh.data_rank())) * tokens,
+  Batch batch(int64_t number) const { return batch(number, settings.micro_batches); }
+  Batch batch(int64_t number, int micro_batches) const {
+    const size_t tokens = size_t(micro_batches) * size_t(settings.B) * size_t(settings.T);
+    return tokens_of(config.V, (size_t(number) * size_t(mesh.data_degree()) + size_t(mesh.data_rank())) * tokens,
                      tokens);
   }
   void enqueue(double rate = 1e-2) { enqueue(batch(step), rate); }

@@ -3,8 +3,9 @@
 //
 //   rank = ((replicate_rank * shard_degree + shard_rank) * context_degree + context_rank) * tensor_degree + tensor_rank
 //
-// Data ranks are replicate x shard: each of them trains on its own sequences. This file is arithmetic only and
-// communicates nothing.
+// Data ranks are replicate x shard: each of them trains on its own sequences. The shard axis holds the data ranks over
+// which ZeRO shards; in stage 0 they replicate, too (DDP). torchtitan calls the axes dp_replicate, dp_shard, cp and tp.
+// This file is arithmetic only and communicates nothing.
 #pragma once
 
 #include <initializer_list>
@@ -23,7 +24,7 @@ struct Mesh {
   static Mesh create(int world_size, int rank, int tensor_degree = 1, int context_degree = 1,
                      int hybrid_shard_degree = 0);
 
-  int data_ranks() const { return replicate_degree * shard_degree; }
+  int data_degree() const { return replicate_degree * shard_degree; }
   // Returns the number of ranks over which ZeRO shards one copy of the state. The ranks that split a sequence shard it
   // too.
   int state_shards() const { return shard_degree * context_degree; }

@@ -46,7 +46,7 @@ double ModelConfig::flops_per_token(int T, bool causal) const {
   double products = double(V) * C;
   const LayerProjections projections(*this);
   for (const LayerProjection& p : projections.all()) products += double(p.OC) * p.IC;
-  double layers = 0;  // with full attention that compute as many query-key pairs
+  double layers = 0;  // layers of full attention with the same number of query-key pairs
   for (int layer = 0; layer < L; ++layer) {
     const int W = window_of(layer);
     const double hidden = W > 0 && W < T ? 1 - double(W) / T : 0;  // fraction of each side of the causal triangle

@@ -161,8 +161,7 @@ struct ParameterLayout {
   // Returns where a fused matrix begins, in elements from the start of its unit.
   size_t offset(int unit, const char* fused) const;
 
-  // Elements of one part of the unit. A shard of size / parts elements holds the same part of all units, one behind the
-  // other; the unit's part begins at unit.offset / parts in it.
+  // Returns the elements of one part of the unit.
   size_t part_size(int unit) const { return units[size_t(unit)].size / size_t(units[size_t(unit)].parts); }
   // Returns the ranges of tensors, without padding, that lie in elements first .. first+count-1 of the unit.
   std::vector<Slice> slices(int unit, size_t first, size_t count) const;

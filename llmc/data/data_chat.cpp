@@ -65,11 +65,11 @@ std::optional<DataChat> chat_of_data(const std::string& pattern, int V) {
 
 std::vector<int32_t> beginning_of_conversation(const TokenDataset& data, const std::optional<DocumentRule>& rule,
                                                int64_t most) {
-  std::vector<uint8_t> learnt(size_t(std::min<int64_t>(data.size(), 1 << 20)));
-  data.read_mask(0, int64_t(learnt.size()), learnt.data());
-  const auto first = std::ranges::find(learnt, 1);
-  if (first == learnt.end()) return {};
-  const int64_t end = first - learnt.begin(), begin = std::max<int64_t>(0, end - most);
+  std::vector<uint8_t> mask(size_t(std::min<int64_t>(data.size(), 1 << 20)));
+  data.read_mask(0, int64_t(mask.size()), mask.data());
+  const auto first = std::ranges::find(mask, 1);
+  if (first == mask.end()) return {};
+  const int64_t end = first - mask.begin(), begin = std::max<int64_t>(0, end - most);
   std::vector<int32_t> tokens(static_cast<size_t>(end - begin));
   data.read(begin, end - begin, tokens.data());
   if (!rule) return tokens;

@@ -34,9 +34,9 @@ struct DataChat {
 // and on a token that is not below `V`.
 std::optional<DataChat> chat_of_data(const std::string& pattern, int V);
 
-// Returns how the first conversation of data with masks begins: the tokens before the first one that is learnt, of
+// Returns how the first conversation of data with masks begins: the tokens before the first one whose loss counts, of
 // which at most the last `most`. A `rule` tells where its document begins, if other ones are before it. Empty if
-// nothing is before the first token that is learnt, or none is learnt among the first 2^20.
+// nothing is before that token, or it is not among the first 2^20.
 std::vector<int32_t> beginning_of_conversation(const TokenDataset& data, const std::optional<DocumentRule>& rule,
                                                int64_t most);
 

@@ -18,11 +18,11 @@ struct ShardSums {
 
 void add_chunk(const TokenDataset& data, int shard, int64_t start, int64_t count, ShardSums& sums) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
-  std::vector<uint8_t> learnt(data.has_masks() ? size_t(count) : 0);
+  std::vector<uint8_t> mask(data.has_masks() ? size_t(count) : 0);
   data.read(shard, start, count, tokens.data());
-  if (!learnt.empty()) data.read_mask(data.shard_begin(shard) + start, count, learnt.data());
+  if (!mask.empty()) data.read_mask(data.shard_begin(shard) + start, count, mask.data());
   sums.contents.add(tokens.data(), tokens.size() * sizeof tokens[0]);
-  sums.masks.add(learnt.data(), learnt.size());
+  sums.masks.add(mask.data(), mask.size());
 }
 
 // Returns checksums of the whole shard, or of up to `chunks` chunks of it, from its first token to its last.

@@ -133,7 +133,7 @@ std::string missing_documents(const DocumentRule& rule, const TokenDataset& data
                 data.shards() > 1 ? " and the files after it" : "");
 }
 
-void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T) {
+void split_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T) {
   for (int t = 0; t < T; ++t) {
     const bool begins = t == 0 || (rule.begins ? inputs[t] == rule.token : inputs[t - 1] == rule.token);
     positions[t] = begins ? 0 : positions[t - 1] + 1;
@@ -142,9 +142,9 @@ void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* lab
     if (rule.begins ? labels[t] == rule.token : inputs[t] == rule.token) labels[t] = kIgnoredLabel;
 }
 
-void cut_rows(const std::optional<DocumentRule>& rule, const std::vector<int32_t>& inputs, std::vector<int32_t>& labels,
-              std::vector<int32_t>& positions, int T) {
+void split_rows(const std::optional<DocumentRule>& rule, const std::vector<int32_t>& inputs,
+                std::vector<int32_t>& labels, std::vector<int32_t>& positions, int T) {
   positions.resize(rule ? inputs.size() : 0);
   for (size_t row = 0; row < positions.size(); row += size_t(T))
-    cut_documents(*rule, &inputs[row], &labels[row], &positions[row], T);
+    split_documents(*rule, &inputs[row], &labels[row], &positions[row], T);
 }

@@ -1,5 +1,6 @@
 // Documents in a stream of tokens. If a row is packed with several documents, each is trained as if it stood alone:
-// positions begin again at 0, attention stops at the borders (see BatchUploader), and no token is predicted across one.
+// positions begin again at 0, attention stops at the borders, and no token is predicted across one. BatchUploader finds
+// the documents again by position 0.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include "llmc/config/config.h"
 #include "llmc/data/token_dataset.h"
 
-// How the documents of a stream are told apart: by a token that begins each, or by one that ends it.
+// Where the documents of a stream begin: at a token that begins each, or after one that ends it.
 struct DocumentRule {
   int64_t token;
   bool begins;
@@ -45,19 +46,18 @@ std::optional<DocumentRule> rule_of(const Json& json);
 DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
                            const std::optional<DocumentRule>& before = {});
 
-// Returns a sentence if the folders of the shards that match `pattern` tell their documents apart in different ways; ""
-// if not.
+// Returns a sentence if the folders of the shards that match `pattern` have different rules for
+// documents; "" if not.
 std::string different_rules(const std::string& pattern);
 
 // Searches for the rule's token in the first 2^20 tokens of the data and then in 2^22 tokens spread over it. Returns ""
-// if it occurs after the first token of all, else a sentence that says so: documents cannot be told apart.
+// if it occurs after the first token of all, else a sentence that says so: there is only one document.
 std::string missing_documents(const DocumentRule& rule, const TokenDataset& data);
 
-// Cuts a row of T tokens into documents: writes positions (T), and sets the labels across a border to -100. A row may
+// Splits a row of T tokens into documents: writes positions (T), and sets the labels across a border to -100. A row may
 // begin inside a document; the rest of that document begins at position 0.
-void cut_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T);
+void split_documents(const DocumentRule& rule, const int32_t* inputs, int32_t* labels, int32_t* positions, int T);
 
-// Cuts each row of inputs (rows, T), labels and positions likewise. Without a rule there is nothing to cut: `positions`
-// is then empty.
-void cut_rows(const std::optional<DocumentRule>& rule, const std::vector<int32_t>& inputs, std::vector<int32_t>& labels,
-              std::vector<int32_t>& positions, int T);
+// Splits each row of inputs (rows, T), labels and positions likewise. Without a rule `positions` is then empty.
+void split_rows(const std::optional<DocumentRule>& rule, const std::vector<int32_t>& inputs,
+                std::vector<int32_t>& labels, std::vector<int32_t>& positions, int T);

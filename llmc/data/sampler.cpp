@@ -26,8 +26,8 @@ int64_t scale(uint64_t shift, int64_t room) {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t sample_in_step(int64_t micro_step, int R, int rank, int B, int row) {
-  return micro_step * (int64_t(R) * B) + int64_t(rank) * B + row;
+int64_t sequence_of(int64_t micro_batch, int data_ranks, int rank, int B, int row) {
+  return micro_batch * (int64_t(data_ranks) * B) + int64_t(rank) * B + row;
 }
 
 }  // namespace
@@ -85,39 +85,40 @@ void Windows::read(Place place, int32_t* inputs, int32_t* labels) const {
   std::fill_n(inputs, T_, 0);
   std::fill_n(labels, T_, kIgnoredLabel);
   std::vector<int32_t> tokens(size_t(T_) + 1);
-  std::vector<uint8_t> learnt(data_.has_masks() ? size_t(T_) : 0);
-  int64_t start = place.start;
+  std::vector<uint8_t> mask(data_.has_masks() ? size_t(T_) : 0);
+  int64_t start = place.start;  // a place may continue at the data's first token; the token before that has no label
   for (int64_t done = 0; done < place.tokens; start = 0) {
     const int64_t left = data_.size() - start;
     const int64_t with_input = std::min(place.tokens - done, left), with_label = std::min(with_input, left - 1);
     data_.read(start, with_label + 1, tokens.data());
     std::copy_n(tokens.data(), with_input, inputs + done);
     std::copy_n(tokens.data() + 1, with_label, labels + done);
-    if (data_.has_masks()) data_.read_mask(start + 1, with_label, learnt.data());
+    if (data_.has_masks()) data_.read_mask(start + 1, with_label, mask.data());
     for (int64_t t = 0; data_.has_masks() && t < with_label; ++t)
-      if (!learnt[size_t(t)]) labels[done + t] = kIgnoredLabel;
+      if (!mask[size_t(t)]) labels[done + t] = kIgnoredLabel;
     done += with_input;
   }
 }
 
-int64_t BatchLayout::micro_steps() const {
-  REQUIRE(G >= 1 && R >= 1 && B >= 1,
+int64_t BatchLayout::micro_batches() const {
+  REQUIRE(G >= 1 && data_ranks >= 1 && B >= 1,
           "a global batch of %lld sequences, %d data ranks, a micro-batch of %d\n  expected at "
           "least 1 of each",
-          (long long)G, R, B);
-  const int64_t together = int64_t(R) * B;
+          (long long)G, data_ranks, B);
+  const int64_t together = int64_t(data_ranks) * B;
   REQUIRE(G % together == 0,
           "a global batch of %lld sequences is not a multiple of %d data ranks x micro-batch %d = %lld\n  change "
           "--global-batch (to %lld, say), --micro-batch or the number of ranks",
-          (long long)G, R, B, (long long)together, (long long)((G + together - 1) / together * together));
+          (long long)G, data_ranks, B, (long long)together, (long long)((G + together - 1) / together * together));
   return G / together;
 }
 
-int64_t BatchLayout::sample(int64_t step, int64_t micro_step, int rank, int row) const {
-  REQUIRE(step >= 0 && micro_step >= 0 && micro_step < micro_steps() && rank >= 0 && rank < R && row >= 0 && row < B,
+int64_t BatchLayout::sequence(int64_t step, int64_t micro_batch, int rank, int row) const {
+  REQUIRE(step >= 0 && micro_batch >= 0 && micro_batch < micro_batches() && rank >= 0 && rank < data_ranks &&
+              row >= 0 && row < B,
           "row %d of micro-step %lld of rank %d in step %lld\n  expected at most %d rows, %lld micro-steps, %d ranks",
-          row, (long long)micro_step, rank, (long long)step, B, (long long)micro_steps(), R);
-  return step * G + sample_in_step(micro_step, R, rank, B, row);
+          row, (long long)micro_batch, rank, (long long)step, B, (long long)micro_batches(), data_ranks);
+  return step * G + sequence_of(micro_batch, data_ranks, rank, B, row);
 }
 
 Windows::Place Sampler::place(int64_t g) const {
@@ -129,14 +130,14 @@ Windows::Place Sampler::place(int64_t g) const {
   return windows_.place(order(g % W), mix(mix(seed_) ^ (2 * epoch + 1)));
 }
 
-void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
+void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_batch, int rank, int32_t* inputs,
                    int32_t* labels) const {
   const int T = windows_.T();
   for (int b = 0; b < layout.B; b++) {
     const size_t row = size_t(b) * size_t(T);
-    const Windows::Place sample = place(layout.sample(step, micro_step, rank, b));
-    windows_.verify(sample);
-    windows_.read(sample, inputs + row, labels + row);
+    const Windows::Place sequence = place(layout.sequence(step, micro_batch, rank, b));
+    windows_.verify(sequence);
+    windows_.read(sequence, inputs + row, labels + row);
   }
 }
 
@@ -152,20 +153,22 @@ Windows::Place ValidationWindows::place(int64_t i) const {
   return windows_.place(int64_t((__int128)i * labelled_ / count_), 0);
 }
 
-int64_t ValidationWindows::micro_steps(int R, int B) const {
-  REQUIRE(R >= 1 && B >= 1, "validation on %d data ranks with micro-batch %d\n  expected at least 1 of each", R, B);
-  const int64_t together = int64_t(R) * B;
+int64_t ValidationWindows::micro_batches(int data_ranks, int B) const {
+  REQUIRE(data_ranks >= 1 && B >= 1, "validation on %d data ranks with micro-batch %d\n  expected at least 1 of each",
+          data_ranks, B);
+  const int64_t together = int64_t(data_ranks) * B;
   return ceil_divide(count_, together);
 }
 
-int ValidationWindows::fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const {
-  REQUIRE(micro_step >= 0 && micro_step < micro_steps(R, B) && rank >= 0 && rank < R,
-          "validation micro-step %lld of rank %d\n  expected at most %lld micro-steps, %d ranks", (long long)micro_step,
-          rank, (long long)micro_steps(R, B), R);
+int ValidationWindows::fill(int data_ranks, int B, int64_t micro_batch, int rank, int32_t* inputs,
+                            int32_t* labels) const {
+  REQUIRE(micro_batch >= 0 && micro_batch < micro_batches(data_ranks, B) && rank >= 0 && rank < data_ranks,
+          "validation micro-step %lld of rank %d\n  expected at most %lld micro-steps, %d ranks",
+          (long long)micro_batch, rank, (long long)micro_batches(data_ranks, B), data_ranks);
   const size_t T = size_t(windows_.T());
   int rows = 0;
   for (int b = 0; b < B; b++) {
-    const int64_t i = sample_in_step(micro_step, R, rank, B, b);
+    const int64_t i = sequence_of(micro_batch, data_ranks, rank, B, b);
     if (i < count_) {
       windows_.verify(place(i));
       windows_.read(place(i), inputs + size_t(b) * T, labels + size_t(b) * T);
@@ -176,28 +179,4 @@ int ValidationWindows::fill(int R, int B, int64_t micro_step, int rank, int32_t*
     }
   }
   return rows;
-}
-
-void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch) {
-  constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits;
-  int32_t largest = 0;
-  for (int i = 0; i < n; i++) {
-    REQUIRE(tokens[i] >= 0, "token %d at position %d of %d\n  expected 0 or more", tokens[i], i, n);
-    largest = std::max(largest, tokens[i]);
-  }
-  if (scratch.size() < size_t(n)) scratch.resize(size_t(n));
-
-  // Stable passes from the lowest digit to the highest that any token has. Each pass reads one array and writes the
-  // other. The number of passes decides which array is first, so that the last pass writes `order`.
-  const int passes = std::max(1, (int(std::bit_width(uint32_t(largest))) + kDigitBits - 1) / kDigitBits);
-  int32_t *from = passes % 2 ? scratch.data() : order, *to = passes % 2 ? order : scratch.data();
-  for (int i = 0; i < n; i++) from[i] = i;
-  for (int pass = 0; pass < passes; pass++) {
-    const auto digit = [&](int32_t position) { return (tokens[position] >> (pass * kDigitBits)) & (kDigits - 1); };
-    int32_t next[kDigits] = {};  // where the next position with this digit goes
-    for (int i = 0; i < n; i++) next[digit(from[i])]++;
-    for (int32_t d = 0, sum = 0; d < kDigits; d++) sum += std::exchange(next[d], sum);
-    for (int i = 0; i < n; i++) to[next[digit(from[i])]++] = from[i];
-    std::swap(from, to);
-  }
 }

@@ -1,15 +1,16 @@
-// Decides which tokens a training step sees: a pure function of (seed, sample number), without state, and the same for
-// any number of ranks.
+// Decides which tokens a training step sees: a pure function of (seed, sequence number), without state, and the same
+// for any number of ranks.
 //
-//   windows   The concatenation of the dataset's files, in the order of their names, is cut into windows of T tokens
-//             that do not overlap. A sample is a window's T tokens and, as labels, the T tokens one further on. The
+//   windows   The concatenation of the dataset's files, in the order of their names, is split into windows of T tokens
+//             that do not overlap. A sequence is a window's T tokens and, as labels, the T tokens one further on. The
 //             last token of all has no label.
-//   epochs    With W windows in all, sample g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
-//             visits each window once, in a pseudo-random order of its own. It starts the first window at a token of
-//             its own in [0, T) and goes on with the first token after the last one, so that the borders between
-//             samples move from epoch to epoch. Each token is an input exactly once an epoch: n tokens are
-//             W = ceil(n / T) windows, of which one has fewer than T tokens if n is not a multiple of T.
-//   steps     Step s trains on the samples s G to s G + G-1, whoever computes them: see BatchLayout.
+//   epochs    With W windows in all, sequence g (from 0, over the whole run) is number g % W of epoch g / W. Each epoch
+//             visits each window once, in a pseudo-random order of its own. Each epoch also draws the token, in [0, T),
+//             at which its first window begins, so that the borders between sequences move from epoch to epoch. After
+//             the last token of all the windows continue with the first one. Each token is an input exactly once an
+//             epoch: n tokens are W = ceil(n / T) windows, of which one has fewer than T tokens if n is not a multiple
+//             of T.
+//   steps     Step s trains on the sequences s G to s G + G-1, whoever computes them: see BatchLayout.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ class Permutation {
 // The windows of T tokens in a dataset, numbered.
 class Windows {
  public:
-  // Throws if T < 1, or if the data have fewer than `fewest` tokens (0: a sample's T+1). Data of 2 to T tokens are
+  // Throws if T < 1, or if the data have fewer than `fewest` tokens (0: a sequence's T+1). Data of 2 to T tokens are
   // one window, which is not full.
   Windows(TokenDataset data, int T, int64_t fewest = 0);
 
@@ -51,15 +52,15 @@ class Windows {
     int64_t start;  // first token, in the concatenation
     int tokens;     // up to T; those beyond the dataset's end are its first ones
   };
-  // Returns window `index` when all windows are shifted by the fraction shift / 2^64 of T tokens. Throws on an index
-  // outside [0, count).
+  // Returns window `index` when the first window begins at token shift / 2^64 * T, rounded down: a random 64-bit
+  // `shift` draws it from [0, T). Throws on an index outside [0, count).
   Place place(int64_t index, uint64_t shift) const;
 
   // Verifies the files at a place (TokenDataset::verify).
   void verify(Place place) const;
   // Reads the tokens at a place and their labels, T each: labels[t] is the token that follows inputs[t], or -100 if its
-  // mask says that it is not learnt. If the place has fewer than T tokens, the rest is filled with inputs 0 and labels
-  // -100.
+  // mask says that its loss does not count. If the place has fewer than T tokens, the rest is filled with inputs 0 and
+  // labels -100.
   void read(Place place, int32_t* inputs, int32_t* labels) const;
 
  private:
@@ -68,16 +69,17 @@ class Windows {
   int64_t count_;
 };
 
-// How a step's G samples are distributed: micro-step k of data rank r computes rows b = 0 .. B-1, and row b is sample
-// s G + k (R B) + r B + b. Each of the step's G samples belongs to exactly one (k, r, b).
+// How a step's G sequences are distributed over D data ranks: row b of micro-batch k of data rank r is sequence
+// s G + k (D B) + r B + b. Each of the step's G sequences belongs to exactly one (k, r, b).
 struct BatchLayout {
-  int64_t G;  // global batch: samples in a step
-  int R;      // data ranks
-  int B;      // micro-batch: samples in a micro-step of one rank
+  int64_t G;       // global batch: sequences of a step
+  int data_ranks;  // D
+  int B;           // sequences of a micro-batch
 
-  // Returns G / (R B). Throws if that is not a whole number, and says what to do.
-  int64_t micro_steps() const;
-  int64_t sample(int64_t step, int64_t micro_step, int rank, int row) const;
+  // Returns the micro-batches of a step of one rank, G / (D B). Throws if that is not a whole number, and says what to
+  // do.
+  int64_t micro_batches() const;
+  int64_t sequence(int64_t step, int64_t micro_batch, int rank, int row) const;
 };
 
 class Sampler {
@@ -85,14 +87,14 @@ class Sampler {
   // Throws as Windows does.
   Sampler(TokenDataset data, int T, uint64_t seed) : windows_(std::move(data), T), seed_(seed) {}
 
-  int64_t samples_per_epoch() const { return windows_.count(); }
+  int64_t sequences_per_epoch() const { return windows_.count(); }
   const Windows& windows() const { return windows_; }
-  // Returns the place of sample g; samples are counted from 0.
+  // Returns the place of sequence g, from 0.
   Windows::Place place(int64_t g) const;
 
-  // Fills inputs (B, T) and labels (B, T) of a micro-step, from files that it verifies. Throws outside the layout, or
+  // Fills inputs (B, T) and labels (B, T) of a micro-batch, from files that it verifies. Throws outside the layout, or
   // if a file was altered.
-  void fill(const BatchLayout& layout, int64_t step, int64_t micro_step, int rank, int32_t* inputs,
+  void fill(const BatchLayout& layout, int64_t step, int64_t micro_batch, int rank, int32_t* inputs,
             int32_t* labels) const;
 
  private:
@@ -112,20 +114,15 @@ class ValidationWindows {
   const Windows& windows() const { return windows_; }
   Windows::Place place(int64_t i) const;
 
-  // Returns the number of micro-steps in which R ranks of B rows see all windows once. Some rows of the last one may
-  // have no window.
-  int64_t micro_steps(int R, int B) const;
-  // As Sampler::fill, with window k (R B) + r B + b in row b. A row beyond the last window has inputs 0 and labels
+  // Returns the number of micro-batches of B rows in which the data ranks see all windows once. Some rows of the last
+  // one may have no window.
+  int64_t micro_batches(int data_ranks, int B) const;
+  // As Sampler::fill, with window k (D B) + r B + b in row b. A row beyond the last window has inputs 0 and labels
   // -100, which the loss ignores. Returns how many rows have a window.
-  int fill(int R, int B, int64_t micro_step, int rank, int32_t* inputs, int32_t* labels) const;
+  int fill(int data_ranks, int B, int64_t micro_batch, int rank, int32_t* inputs, int32_t* labels) const;
 
  private:
   Windows windows_;
   int64_t labelled_;  // windows with a label: one that holds only the dataset's last token has none
   int64_t count_;
 };
-
-// order[n] = the positions 0 .. n-1 sorted by their token; equal tokens stay in the order of their positions. The
-// embedding's backward adds each token's rows in that order, without atomics. Radix sort, O(n); `scratch` grows to n
-// once. Throws on a negative token.
-void sort_positions_by_token(const int32_t* tokens, int n, int32_t* order, std::vector<int32_t>& scratch);

@@ -18,8 +18,8 @@ std::vector<ShardFolder> shard_folders(const std::string& pattern);
 
 // Compares the data with what the manifests in the folders of its shards list, and gives it their checksums (XXH64 of
 // each block of the files), by which it verifies what it reads. Throws if a shard has another number of tokens than is
-// listed, or if its mask is not there: every token would then be learnt. Returns sentences about listed shards of the
-// same splits that are not part of the data: a user may leave them out on purpose.
+// listed, or if its mask is not there: the loss of every token would then count. Returns sentences about listed shards
+// of the same splits that are not part of the data: a user may leave them out on purpose.
 std::vector<std::string> compare_with_manifests(TokenDataset& data);
 
 // Returns the tokens that stand before or after each document, as the manifests say.

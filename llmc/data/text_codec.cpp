@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // Returns whether a text's tokens are other numbers than its bytes.
-bool cuts_text(const Tokenizer& tokenizer) {
+bool tokenizes_text(const Tokenizer& tokenizer) {
   std::string ascii;
   for (int32_t b = 0; b < std::min(tokenizer.vocabulary_size(), 256); ++b) {
     if (tokenizer.token_of(b) != byte_level(std::string(1, char(b)))) return true;
@@ -87,7 +87,7 @@ TextCodec TextCodec::open(const std::string& asked, const std::string& model, co
       codec.why_not_ = refused.what();
       break;
     }
-    codec.cuts_ = ::cuts_text(*codec.tokenizer_);
+    codec.tokenizes_ = ::tokenizes_text(*codec.tokenizer_);
     const std::vector<int32_t> letter = codec.tokenizer_->encode("a", false);
     codec.puts_space_ = !letter.empty() && begins_with_space(*codec.tokenizer_, letter[0]);
     return codec;

@@ -32,13 +32,13 @@ class TextCodec {
   const Tokenizer& tokenizer() const { return *tokenizer_; }  // only if has_tokenizer()
   // True if a text's tokens are other numbers than its bytes: there is a tokenizer, and it is not the one that the
   // export of a model of bytes has.
-  bool cuts_text() const { return cuts_; }
-  bool reads_bytes() const { return reads_text() && !cuts_; }  // each byte of a text is a token
+  bool tokenizes_text() const { return tokenizes_; }
+  bool reads_bytes() const { return reads_text() && !tokenizes_; }  // each byte of a text is a token
   // Returns the spellings of the tokens that begin and end a text, as tokenizer_config.json, else
   // special_tokens_map.json names them; "" if it names none. If neither names one of the two, they are the first ones
   // that the tokenizer has in a list of usual names.
   std::pair<std::string, std::string> begin_and_end() const;
-  // Returns the token that begins each document if text is cut into tokens, as in dev/data/prepare: the first of
+  // Returns the token that begins each document if text is tokenized, as in dev/data/prepare: the first of
   // begin_and_end(), else the second one.
   std::optional<int32_t> document_token() const;
   // From now on this token begins each document. A run that goes on keeps the token, whatever files the tokenizer's
@@ -92,7 +92,7 @@ class TextCodec {
   std::optional<Tokenizer> tokenizer_;
   std::string file_, why_not_;  // the path; why a file that was found is not read
   std::optional<std::optional<int32_t>> kept_token_;
-  bool bytes_ = false, cuts_ = false;
+  bool bytes_ = false, tokenizes_ = false;
   bool puts_space_ = false;  // the tokenizer puts a space before a text, as SentencePiece does
   int V_ = 0;
   int32_t bos_ = -1;  // after which the model's texts begin

@@ -334,9 +334,9 @@ class TextCutter {
 
 }  // namespace
 
-std::string cut_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
-                           const std::string& cache, int threads, std::atomic<int64_t>& done, int64_t tokens_per_shard,
-                           size_t bytes_per_part, Disk& disk) {
+std::string tokenize_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
+                                const std::string& cache, int threads, std::atomic<int64_t>& done,
+                                int64_t tokens_per_shard, size_t bytes_per_part, Disk& disk) {
   const fs::path folder = fs::path(cache) / key_of(paths, codec, spelled, tokens_per_shard, done);
   if (is_complete(folder)) return folder;
   NewFolder made(folder, disk);
@@ -394,8 +394,8 @@ static std::string remark_about_letters(const std::string& pattern, const Json& 
       pattern.c_str(), counted(count, "special token").c_str(), made_of.get_string("first_special_token").c_str());
 }
 
-TextShards cut_text(const std::string& pattern, const TextCodec& codec, SpelledTokens spelled, const std::string& cache,
-                    Communicator& communicator, Device& device, Console& console) {
+TextShards tokenize_text(const std::string& pattern, const TextCodec& codec, SpelledTokens spelled,
+                         const std::string& cache, Communicator& communicator, Device& device, Console& console) {
   const std::vector<std::string> paths = glob(pattern);
   double total = 0;
   for (const std::string& path : paths) total += double(fs::file_size(path));
@@ -416,7 +416,7 @@ TextShards cut_text(const std::string& pattern, const TextCodec& codec, SpelledT
   Stream stream(device, "text");
   const auto cut = [&] {
     const int threads = std::max(1, int(std::thread::hardware_concurrency()));
-    if (communicator.rank() == 0) folder = cut_into_cache(paths, codec, spelled, cache, threads, done);
+    if (communicator.rank() == 0) folder = tokenize_into_cache(paths, codec, spelled, cache, threads, done);
   };
   const std::string why = broadcast_text(communicator, stream, work_with_heartbeats(communicator, stream, cut, show));
   REQUIRE(why.empty(), "%s", why.c_str());

@@ -1,4 +1,4 @@
-// Cuts text files into shards of a tokenizer's tokens. It does this once and keeps the shards in a folder (--cache) for
+// Tokenizes text files into shards. It does this once and keeps the shards in a folder (--cache) for
 // later runs, under a checksum of everything that they are made of.
 //
 //   runs/cache/2f7d…/text_000001.bin …    the tokens, as dev/data/prepare writes them: 1e8 per shard, uint16 if the
@@ -38,16 +38,16 @@ struct TextShards {
 // written; without --out it is runs/cache.
 std::string cache_folder(const Options& options);
 
-// The first rank cuts, unless the cache has the shards already, and shows its progress. The others wait. If it fails,
-// all ranks throw. `codec` must have a tokenizer.
-TextShards cut_text(const std::string& pattern, const TextCodec& codec, SpelledTokens spelled, const std::string& cache,
-                    Communicator& communicator, Device& device, Console& console);
+// The first rank tokenizes, unless the cache has the shards already, and shows its progress. The others wait. If it
+// fails, all ranks throw. `codec` must have a tokenizer.
+TextShards tokenize_text(const std::string& pattern, const TextCodec& codec, SpelledTokens spelled,
+                         const std::string& cache, Communicator& communicator, Device& device, Console& console);
 
 // The same on one rank. Returns a folder below `cache`. Counts into `done` the bytes of text that are read for the
-// checksum, and then again those that are cut. If another run makes the same folder meanwhile, that one is taken. An
-// incomplete folder, from which a file was removed, is replaced. Throws if the folder cannot be made or replaced.
+// checksum, and then again those that are tokenized. If another run makes the same folder meanwhile, that one is taken.
+// An incomplete folder, from which a file was removed, is replaced. Throws if the folder cannot be made or replaced.
 inline constexpr int64_t kTokensPerShard = 100'000'000;
-std::string cut_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
-                           const std::string& cache, int threads, std::atomic<int64_t>& done,
-                           int64_t tokens_per_shard = kTokensPerShard, size_t bytes_per_part = size_t(1) << 20,
-                           Disk& disk = Disk::real());
+std::string tokenize_into_cache(const std::vector<std::string>& paths, const TextCodec& codec, SpelledTokens spelled,
+                                const std::string& cache, int threads, std::atomic<int64_t>& done,
+                                int64_t tokens_per_shard = kTokensPerShard, size_t bytes_per_part = size_t(1) << 20,
+                                Disk& disk = Disk::real());

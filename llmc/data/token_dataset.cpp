@@ -133,7 +133,7 @@ std::string hint_about_name(const std::string& name) {
 
 }  // namespace
 
-TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file, int vocab_size) {
+TokenDataset::File TokenDataset::open_bin(std::shared_ptr<InputFile> file, int vocab_size) {
   const char* path = file->path().c_str();
   const Header header = read_header(*file);
   if (file->size() < kHeaderBytes && looks_like_text(*file, header))
@@ -176,7 +176,7 @@ TokenDataset::Shard TokenDataset::open_bin(std::shared_ptr<InputFile> file, int 
   return {std::move(file), kHeaderBytes, token_bytes, tokens};
 }
 
-void TokenDataset::open_mask(Shard& shard, const std::string& path) {
+void TokenDataset::open_mask(File& shard, const std::string& path) {
   auto file = std::make_shared<InputFile>(path);
   const Header header = read_header(*file);
   const int32_t magic = header.magic, version = header.version, tokens = header.tokens;
@@ -190,14 +190,14 @@ void TokenDataset::open_mask(Shard& shard, const std::string& path) {
   shard.mask = std::move(file);
 }
 
-void TokenDataset::read_checked_mask(const Shard& shard, int64_t start, int64_t count, uint8_t* out) {
+void TokenDataset::read_checked_mask(const File& shard, int64_t start, int64_t count, uint8_t* out) {
   shard.mask->read(kHeaderBytes + size_t(shard.first + start), size_t(count), out);
   const int64_t at = find_not_below(out, count, 2);
   REQUIRE(at == count, "mask %s: token %lld has the byte %d\n  expected 1 (learnt) or 0", shard.mask->path().c_str(),
           (long long)(shard.first + start + at), out[at]);
 }
 
-void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) const {
+void TokenDataset::fail_token(const File& shard, int64_t at, int64_t token) const {
   const std::string& path = shard.file->path();
   fail_beyond_vocabulary(
       format("%s %s: token %lld", is_text_ ? "text" : "shard", path.c_str(), (long long)(shard.first + at)), token,
@@ -206,7 +206,7 @@ void TokenDataset::fail_token(const Shard& shard, int64_t at, int64_t token) con
 
 // Reads tokens [start, start+count), checks all of them, and only then calls f with them: f may use each as an index.
 template <class F>
-void TokenDataset::with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const {
+void TokenDataset::with_checked_tokens(const File& shard, int64_t start, int64_t count, F&& f) const {
   std::vector<std::byte> bytes(size_t(count) * size_t(shard.token_bytes));
   shard.file->read(shard.header_bytes + size_t(shard.first + start) * size_t(shard.token_bytes), bytes.size(),
                    bytes.data());
@@ -222,7 +222,7 @@ std::string TokenDataset::where(int64_t start, int64_t count) const {
   std::string text;
   for (int64_t n; count > 0; count -= n, start = (start + n) % size()) {
     const auto next = std::upper_bound(begins_.begin(), begins_.end(), start);
-    const Shard& shard = shards_[size_t(next - begins_.begin()) - 1];
+    const File& shard = shards_[size_t(next - begins_.begin()) - 1];
     n = std::min(count, *next - start);
     const int64_t first = shard.first + shard.tokens - (*next - start);
     text += (text.empty() ? "" : ", ") +
@@ -233,7 +233,7 @@ std::string TokenDataset::where(int64_t start, int64_t count) const {
   return text;
 }
 
-void TokenDataset::add(Shard shard) {
+void TokenDataset::add(File shard) {
   begins_.push_back(begins_.back() + shard.tokens);
   shards_.push_back(std::move(shard));
 }
@@ -260,7 +260,7 @@ TokenDataset TokenDataset::open(const std::string& pattern, int vocab_size) {
             "things; name one kind ('*.bin')",
             pattern.c_str(), paths[0].c_str(), path.c_str());
     auto file = std::make_shared<InputFile>(path);
-    Shard shard = data.is_text_ ? Shard{file, 0, 1, int64_t(file->size())} : open_bin(file, vocab_size);
+    File shard = data.is_text_ ? File{file, 0, 1, int64_t(file->size())} : open_bin(file, vocab_size);
     const bool has_mask = masked(path);
     REQUIRE(has_mask == first_masked,
             "%s has no .mask, and %s has one\n  write the missing one with dev/data, or name the two kinds "
@@ -299,13 +299,13 @@ void TokenDataset::for_each_part(int64_t start, int64_t count, F&& f) const {
 }
 
 void TokenDataset::read(int64_t start, int64_t count, int32_t* out) const {
-  for_each_part(start, count, [&](const Shard& shard, int64_t at, int64_t part) {
+  for_each_part(start, count, [&](const File& shard, int64_t at, int64_t part) {
     with_checked_tokens(shard, at, part, [&](const auto* tokens) { out = std::copy_n(tokens, part, out); });
   });
 }
 
 void TokenDataset::read_mask(int64_t start, int64_t count, uint8_t* out) const {
-  for_each_part(start, count, [&](const Shard& shard, int64_t at, int64_t part) {
+  for_each_part(start, count, [&](const File& shard, int64_t at, int64_t part) {
     REQUIRE(shard.mask, "%s has no mask", shard.file->path().c_str());
     read_checked_mask(shard, at, part, out);
     out += part;
@@ -318,7 +318,7 @@ void TokenDataset::expect(int shard, std::shared_ptr<BlockChecksums> tokens, std
 }
 
 void TokenDataset::verify(int64_t start, int64_t count) const {
-  for_each_part(start, count, [](const Shard& shard, int64_t at, int64_t part) {
+  for_each_part(start, count, [](const File& shard, int64_t at, int64_t part) {
     const size_t first = size_t(shard.first + at), width = size_t(shard.token_bytes);
     if (shard.checksums) shard.checksums->verify(*shard.file, shard.header_bytes + first * width, size_t(part) * width);
     if (shard.mask && shard.mask_checksums)
@@ -328,12 +328,12 @@ void TokenDataset::verify(int64_t start, int64_t count) const {
 
 void TokenDataset::check(int64_t start, int64_t count) const {
   verify(start, count);
-  std::vector<uint8_t> learnt(has_masks() ? size_t(std::min(count, kCheckedTogether)) : 0);
-  for_each_part(start, count, [&](const Shard& shard, int64_t first, int64_t part) {
+  std::vector<uint8_t> mask(has_masks() ? size_t(std::min(count, kCheckedTogether)) : 0);
+  for_each_part(start, count, [&](const File& shard, int64_t first, int64_t part) {
     for (int64_t done = 0; done < part; done += kCheckedTogether) {
       const int64_t now = std::min(kCheckedTogether, part - done);
       with_checked_tokens(shard, first + done, now, [](const auto*) {});
-      if (shard.mask) read_checked_mask(shard, first + done, now, learnt.data());
+      if (shard.mask) read_checked_mask(shard, first + done, now, mask.data());
     }
   });
 }
@@ -348,10 +348,10 @@ std::pair<TokenDataset, TokenDataset> TokenDataset::split(int64_t first_tokens) 
     part->vocab_size_ = vocab_size_;
   }
   int64_t left = first_tokens;  // tokens that still go to the first part
-  for (const Shard& shard : shards_) {
+  for (const File& shard : shards_) {
     const int64_t head = std::min(left, shard.tokens);
     left -= head;
-    Shard first = shard, second = shard;
+    File first = shard, second = shard;
     first.tokens = head;
     second.tokens -= head;
     second.first += head;
@@ -361,17 +361,20 @@ std::pair<TokenDataset, TokenDataset> TokenDataset::split(int64_t first_tokens) 
   return parts;
 }
 
+TrainingData hold_out_last_tenth(const TokenDataset& text, const std::string& pattern) {
+  const int64_t size = text.size();
+  REQUIRE(size >= 10,
+          "the text '%s' has %lld %s\n  expected at least 10, a tenth of which is held out: train on more text",
+          pattern.c_str(), (long long)size, text.is_text() ? "bytes" : "tokens");
+  auto [first, last] = text.split(size - size / 10);
+  return {std::move(first), std::move(last)};
+}
+
 TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size) {
   TokenDataset train = TokenDataset::open(train_pattern, vocab_size);
   if (!val_pattern.empty()) return {std::move(train), TokenDataset::open(val_pattern, vocab_size)};
   if (!train.is_text()) return {std::move(train), std::nullopt};
-
-  const int64_t size = train.size();
-  REQUIRE(size >= 10,
-          "the text '%s' has %lld bytes\n  expected at least 10, a tenth of which is held out: train on more text",
-          train_pattern.c_str(), (long long)size);
-  auto [first, last] = train.split(size - size / 10);
-  return {std::move(first), std::move(last)};
+  return hold_out_last_tenth(train, train_pattern);
 }
 
 std::string bundled_text() {

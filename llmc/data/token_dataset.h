@@ -1,12 +1,12 @@
 // Tokens on disk: llm.c's `.bin` shards, or plain text read byte by byte, behind one interface.
 //
-//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, 1 if a mask belongs to it, rest
-//               unused; then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801
-//               version 7: uint32 tokens. Both may be mixed.
-//   .mask       NAME.mask says which tokens of NAME.bin are learnt: magic 20241121 version 1, the same number of
-//               tokens, then one byte per token, 1 or 0. Either all shards have a mask or none has.
-//               A .bin without a header is nanoGPT's: uint16 tokens alone. It is known by its first 1024 bytes, which
-//               are tokens of the model and, unlike a header, not mostly zeros.
+//   .bin        256 int32 header (1024 bytes): magic, version, number of tokens, 1 if a mask belongs to it; the rest is
+//               unused. Then the tokens, in little-endian. magic 20240520 version 1: uint16 tokens; magic 20240801 version 7:
+//               uint32 tokens. Both may be mixed.
+//   .bin        without a header: nanoGPT's uint16 tokens alone. The program takes a file for one if its first 1024
+//               bytes have no magic number, are tokens of the model, and are not mostly zeros, as a header is.
+//   .mask       NAME.mask says of which tokens of NAME.bin the loss counts: magic 20241121 version 1, the same number
+//               of tokens, then one byte per token: 1, the loss counts, or 0. Either all shards have a mask or none has.
 //   otherwise   text: each byte is a token, the vocabulary has 256 entries.
 //
 // Opening reads only headers and sizes, so that it costs the same for any number of tokens. Tokens are read and checked
@@ -52,7 +52,8 @@ class TokenDataset {
   void verify(int64_t start, int64_t count) const;
 
   bool has_masks() const { return !shards_.empty() && shards_[0].mask; }
-  // Reads the masks of tokens [start, start+count) of the concatenation, 1 = learnt. Throws if there are no masks.
+  // Reads the masks of tokens [start, start+count) of the concatenation: 1, the loss counts, or 0. Throws if there are
+  // no masks.
   void read_mask(int64_t start, int64_t count, uint8_t* out) const;
 
   // Verifies and reads tokens [start, start+count) of the concatenation, and their masks, only to check them: throws as
@@ -63,12 +64,12 @@ class TokenDataset {
   // count from 0 in each file, and go on at the first file after the last one. Throws unless start < size().
   std::string where(int64_t start, int64_t count) const;
 
-  // Returns the first `first_tokens` tokens and the rest, cut in the concatenation of the shards. Throws if either is
+  // Returns the first `first_tokens` tokens of the concatenation, and the rest. Throws if either is
   // empty.
   std::pair<TokenDataset, TokenDataset> split(int64_t first_tokens) const;
 
  private:
-  struct Shard {
+  struct File {
     std::shared_ptr<InputFile> file;
     size_t header_bytes;
     int token_bytes;  // 1, 2 or 4
@@ -78,17 +79,17 @@ class TokenDataset {
     std::shared_ptr<BlockChecksums> checksums = nullptr, mask_checksums = nullptr;
   };
 
-  static Shard open_bin(std::shared_ptr<InputFile> file, int vocab_size);
-  static void open_mask(Shard& shard, const std::string& path);
-  void add(Shard shard);
+  static File open_bin(std::shared_ptr<InputFile> file, int vocab_size);
+  static void open_mask(File& shard, const std::string& path);
+  void add(File shard);
   template <class F>
-  void with_checked_tokens(const Shard& shard, int64_t start, int64_t count, F&& f) const;
+  void with_checked_tokens(const File& shard, int64_t start, int64_t count, F&& f) const;
   template <class F>
   void for_each_part(int64_t start, int64_t count, F&& f) const;
-  static void read_checked_mask(const Shard& shard, int64_t start, int64_t count, uint8_t* out);
-  [[noreturn]] void fail_token(const Shard& shard, int64_t at, int64_t token) const;
+  static void read_checked_mask(const File& shard, int64_t start, int64_t count, uint8_t* out);
+  [[noreturn]] void fail_token(const File& shard, int64_t at, int64_t token) const;
 
-  std::vector<Shard> shards_;
+  std::vector<File> shards_;
   std::vector<int64_t> begins_ = {0};  // (shards+1): start of each shard in the concatenation; last, the size
   bool is_text_ = false;
   int vocab_size_ = 0;
@@ -104,7 +105,11 @@ struct TrainingData {
   std::optional<TokenDataset> held_out;
 };
 
-// With a val_pattern, held_out is the data that it names. Without one, the last tenth of a text (rounded down) is held
-// out and not trained on. `.bin` shards are then all trained on and nothing is held out, which the caller tells the
+// Holds out the last tenth of the tokens (rounded down) of the text that `pattern` names. Throws if there are fewer
+// than 10.
+TrainingData hold_out_last_tenth(const TokenDataset& text, const std::string& pattern);
+
+// With a val_pattern, held_out is the data that it names. Without one, the last tenth of a text is held out and not
+// trained on. `.bin` shards are then all trained on and nothing is held out, which the caller tells the
 // user.
 TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size);

@@ -17,7 +17,7 @@ LabelCounts count_labels(const ValidationWindows& windows, const std::optional<D
   std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
   for (int64_t i = 0; i < windows.count(); i += stride) {
     windows.windows().read(windows.place(i), inputs.data(), labels.data());
-    cut_rows(rule, inputs, labels, positions, T);
+    split_rows(rule, inputs, labels, positions, T);
     counts.tokens += T;
     for (const int32_t label : labels)
       if (label != kIgnoredLabel) ++counts.of_token[size_t(label)], ++counts.labels;

@@ -10,7 +10,7 @@
 #include "llmc/data/sampler.h"
 
 // How often each token is a label: the first token of all is none, nor is one that a mask leaves out or that begins
-// another document (cut_documents).
+// another document (split_documents).
 struct LabelCounts {
   std::vector<int64_t> of_token;  // (V)
   int64_t labels = 0;             // their sum

@@ -21,7 +21,6 @@ void embedding_forward(Stream& stream, const Tensor& out, const Tensor& tokens, 
                        EmbeddingRows rows);
 
 // Adds each row of dout (N, C) to its token's row of dweight (V, C); tokens (N) whose row another rank holds, and the
-// token `pad`, are skipped. order (N): the positions 0 to N-1 sorted by their token, equal tokens by their position
-// (sort_positions_by_token).
+// token `pad`, are skipped. order (N): the indices 0 to N-1 sorted by their token (sort_indices_by_token).
 void embedding_backward(Stream& stream, const Tensor& dweight, const Tensor& dout, const Tensor& tokens,
                         const Tensor& order, EmbeddingRows rows);

@@ -3,6 +3,7 @@
 // between steps.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "llmc/device/number.h"
@@ -24,7 +25,7 @@ HOST_DEVICE constexpr bool is_finite_word(uint32_t word) { return word == 0 || w
 // What stays on the device from step to step, and decides with a step's results whether its update is made.
 struct UpdateProgress {
   int64_t made;    // updates since the beginning of the training
-  int64_t halted;  // 1: a step was not finite, so no update is made until the host has answered; else 0
+  int64_t halted;  // 1: a step was not finite, so no later step makes an update until Optimizer::reset(); else 0
 };
 
 struct StepState {
@@ -33,13 +34,13 @@ struct StepState {
   float grad_clip;  // largest gradient norm; 0: no clipping
   int64_t step;     // 0 for the first step
 
-  // Set by the host for this rank, then summed over the ranks.
+  // Set by the host for this rank, then summed over the ranks before forward, as one array of kSummedAtBegin numbers.
   int64_t label_count;       // labels of the global batch that are not ignored
   int64_t stop_requests;     // ranks that were asked to stop after this step
   int64_t saved, not_saved;  // ranks that have written their part of a checkpoint; ranks that failed to
   int64_t checkpoints_due;   // ranks whose clock says that it is time for a checkpoint
 
-  // Written by the kernels of the step.
+  // Written by the kernels of the step. The first kSummedAtEnd are summed over the ranks as one array.
   double loss_sum;          // sum of the labels' losses in nats (this rank's until summed over ranks)
   double not_finite_ranks;  // ranks that report a tensor in fp8_not_finite (this rank's 1 or 0 until summed over ranks)
   double square_sum;        // sum of squares of all gradients (this rank's until summed over ranks)
@@ -52,3 +53,9 @@ struct StepState {
   uint32_t fp8_not_finite = ~0u;  // smallest nonfinite_code() of a tensor with an infinity or NaN
   Fp8Counts fp8;
 };
+
+inline constexpr size_t kSummedAtBegin = 5, kSummedAtEnd = 2;
+static_assert(offsetof(StepState, checkpoints_due) - offsetof(StepState, label_count) ==
+              (kSummedAtBegin - 1) * sizeof(int64_t));
+static_assert(offsetof(StepState, not_finite_ranks) - offsetof(StepState, loss_sum) ==
+              (kSummedAtEnd - 1) * sizeof(double));

@@ -147,7 +147,7 @@ void Fp8Scales::start_all_reduce() {
   all_ranks_.all_reduce_max(reduce_stream_, amax_step_);
 }
 
-void Fp8Scales::finish_step() {
+void Fp8Scales::update_scales() {
   if (counts_) copy(compute_, counted_ + slot_of(step_), statistics_.get(), size_t(tensors_));
   if (counts_ || counts_weights_) copy(compute_, statistics_.get(), nothing_.get(), size_t(tensors_));
   if (!settings_.delayed()) return;
@@ -158,7 +158,7 @@ void Fp8Scales::finish_step() {
       step_state_);
 }
 
-void Fp8Scales::end_step() {
+void Fp8Scales::count_step() {
   counts_ = false, counts_weights_ = counted(step_ + 1);
   if (settings_.delayed()) ++recorded_;
 }

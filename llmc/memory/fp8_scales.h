@@ -51,16 +51,15 @@ class Fp8Scales {
   void begin_pass(bool training);
   // Call count_not_finite() when the step's last backward is enqueued: it tells the step's state whether this rank met
   // an infinity or NaN. Call start_all_reduce() when `reduce_stream` waits for compute: the amaxes are all-reduced.
-  // Call finish_step() when `compute` waits for that and the state says whether the step is held: it computes the
+  // Call update_scales() when `compute` waits for that and the state says whether the step is held: it computes the
   // scales of the next step.
   void count_not_finite();
   void start_all_reduce();
-  void finish_step();
-  // Counts the step on the host. Call it after finish_step(), or in place of finish_step() if a captured graph repeated
-  // the step.
-  void end_step();
+  void update_scales();
+  // Counts the step on the host. Call it after update_scales(), or when a captured graph is launched instead.
+  void count_step();
   // Takes what the device says of a step that the host has waited for. Each step must be told, in order.
-  void learn(const StepState& step) {
+  void read_result(const StepState& step) {
     if (!step.held) may_lack_scale_ = step.fp8.no_scale > 0;
     else if (settings_.delayed()) --recorded_;
   }
@@ -77,7 +76,7 @@ class Fp8Scales {
   // kernels report, not_finite() or weights_not_finite().
   WeightScaleRefs weight_refs(uint32_t* not_finite) const;
   uint32_t* not_finite() const { return &step_state_->fp8_not_finite; }
-  // The same for weights that are quantized on another stream than compute; finish_step() copies it to the state.
+  // The same for weights that are quantized on another stream than compute; count_not_finite() copies it to the state.
   uint32_t* weights_not_finite() const { return weights_not_finite_; }
   // Null if the ranks need not agree.
   const std::function<void(int)>* share_amax() const { return shares_amax_ ? &share_amax_ : nullptr; }

@@ -48,7 +48,7 @@ Tensor GradientStore::part(int unit) const {
 
 Tensor GradientStore::kept(int unit) const { return shards_.view(gradients_, unit, placed(unit).gradients); }
 
-void GradientStore::begin_micro_step(bool first, bool last) {
+void GradientStore::begin_micro_batch(bool first, bool last) {
   first_ = first;
   last_ = last;
   fetched_ = -1;
@@ -191,7 +191,7 @@ void GradientStore::fetch_part(int unit) {
   sums_loaded_.record(host_->in);
 }
 
-void GradientStore::finish_step() {
+void GradientStore::wait_for_sums() {
   // The update copies gradients back from the host, so host_->in waits until all have arrived there. The last event of
   // a slot comes after all earlier ones.
   for (int slot = 0; host_ && slot < slots_.count(); ++slot) slots_.begin_write(slot, host_->in);

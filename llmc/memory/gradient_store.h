@@ -32,7 +32,7 @@ class GradientStore {
   void on_reduced(Reduced reduced) { on_reduced_ = std::move(reduced); }
 
   // The next backward pass is the first of its step, or the last, or both, or neither.
-  void begin_micro_step(bool first, bool last);
+  void begin_micro_batch(bool first, bool last);
   // True if the gradients of the unit's matrices are added to what is there; otherwise they are set. Those of norms and
   // of the embedding are always added.
   bool accumulates(int unit) const { return !placed(unit).reduces_each_micro_batch() && !first_; }
@@ -46,10 +46,10 @@ class GradientStore {
   void reduce(int unit);
   // The compute stream waits for all that was enqueued on the reduce stream: these sums, and the loss and the
   // amaxes, which are reduced there, too.
-  void finish_step();
+  void wait_for_sums();
 
-  // Call this after finish_step. Returns the sums of elements that this rank updates, from the unit on, in consecutive
-  // units. They are on the host if they are offloaded.
+  // Call this after wait_for_sums(). Returns the sums of elements that this rank updates, from the unit on, in
+  // consecutive units. They are on the host if they are offloaded.
   Tensor sums_from(int unit, const Shard& elements) const { return shards_.view_from(gradients_, unit, elements); }
   // Between steps: returns a buffer for a whole unit on this rank. Its gradients are lost.
   Tensor borrow_buffer(int unit) const { return whole(unit); }

@@ -317,7 +317,7 @@ void Transformer::backward(const MicroBatch& batch, StepState* state, GradientSt
   const std::optional<Fp8Pass> fp8 = fp8_pass();
   Pass pass = make_pass(batch, 0, true, fp8 ? &*fp8 : nullptr);
   const int embedding = layout_.embedding_unit();
-  gradients.begin_micro_step(first, last);
+  gradients.begin_micro_batch(first, last);
   pass.accumulate = gradients.accumulates(layout_.head_unit());
   const ScratchTensors all_scratch = scratch();
   const BlockScratch block_scratch(all_scratch, pass.N, pass.R);

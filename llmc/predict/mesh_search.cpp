@@ -46,9 +46,8 @@ std::vector<Options> sharding_ways(const Options& from, int data_ranks, int cont
 
 // Returns the options with a global batch that does not depend on the mesh.
 Options with_global_batch(Options options, const ModelConfig& config, const DeviceInfo& device, int world) {
-  const Mesh mesh = Mesh::create(world, 0, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
-                                 int(options.hybrid_shard_degree));
-  options.global_batch = resolve_settings(options, config, device, mesh.data_ranks(), 0).G;
+  const Mesh mesh = mesh_of(options, world, 0);
+  options.global_batch = resolve_settings(options, config, device, mesh.data_degree(), 0).G;
   return options;
 }
 
@@ -74,7 +73,7 @@ MeshSearch::MeshSearch(const Options& asked, const ModelConfig& config, const De
       options.tensor_parallel_degree = tensor, options.context_parallel_degree = context;
       const int data_ranks = world / together, least = (node + together - 1) / together;
       for (const Options& sharded : sharding_ways(options, data_ranks, context, least)) try {
-          const Mesh mesh = Mesh::create(world, 0, tensor, context, int(sharded.hybrid_shard_degree));
+          const Mesh mesh = mesh_of(sharded, world, 0);
           if (wanted(mesh)) weigh(sharded, mesh);
         } catch (const Error& error) {  // these degrees cannot share the model's heads, the sequence or the batch
           if (refused_.empty()) refused_ = error.what();

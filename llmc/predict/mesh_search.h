@@ -1,11 +1,12 @@
 // Searches the meshes of a cluster that is not here for the one that trains a model fastest, by prediction: for
 // --plan mesh, and for dev/bench/meshes.
 //
-// Tensor parallelism within a node (the divisors of its GPUs); context parallelism of 1, 2, 4, 8, 16; a rank has 1024
-// tokens of a sequence or more, unless there are too few sequences for all ranks. Over the data ranks ZeRO stage 3, 2
-// or 1; stage 3 also over parts of them, halved down to a node. For each the fastest that fits of --plan auto's ways to
-// recompute, to offload, and of micro-batches; where --fp8-all-gather can be used, the best are also weighed with it.
-// The search keeps the options that the user set to something else than their default.
+// The search tries every tensor-parallel degree that divides the GPUs of a node, and context-parallel degrees 1, 2, 4,
+// 8 and 16. It skips degrees that leave a rank fewer than 1024 tokens of a sequence, unless there are too few sequences
+// for all ranks. For each it tries ZeRO stages 3, 2 and 1, and stage 3 also over a half, a quarter, … of the data
+// ranks, down to a node. For each of these it takes the fastest combination of recompute, offload and micro-batch that
+// fits (Planner::fastest). Where --fp8-all-gather can be used, the best ones are tried again with it. The search keeps
+// the options that the user set to something else than their default.
 #pragma once
 
 #include <functional>

@@ -93,7 +93,7 @@ Planner::Planner(const Options& options, const ModelConfig& config, const Device
       rates_(rates) {}
 
 RunSettings Planner::settings_of(const Options& options) const {
-  return resolve_settings(options, config_, device_, mesh_.data_ranks(), data_tokens_);
+  return resolve_settings(options, config_, device_, mesh_.data_degree(), data_tokens_);
 }
 
 size_t Planner::on_host(const PlanCandidate& way) const {
@@ -122,7 +122,7 @@ void Planner::predict(PlanCandidate& way) const {
   if (!is_auto(options_.network_bandwidth)) rates.set_network(options_.network_bandwidth * 1e9);
   rates.ranks_per_node = limits_.ranks_on_node;
   const Replay step = replay_step(config_, trainer_settings(way.options, settings), mesh_, device_,
-                                  settings.micro_steps, [&](const Record& record) {
+                                  settings.micro_batches, [&](const Record& record) {
                                     way.unconfirmed = rates.unconfirmed(rates.used_by(record));
                                     return replay(record, rates);
                                   });
@@ -131,10 +131,10 @@ void Planner::predict(PlanCandidate& way) const {
 
 // Returns the micro-batches to try, the largest first: they divide a data rank's sequences. If the user asked for one,
 // that is the only one.
-std::vector<int> Planner::micro_batches() const {
+std::vector<int> Planner::micro_batch_sizes() const {
   const RunSettings asked = settings_of(options_);
   if (!is_auto(options_.micro_batch)) return {asked.B};
-  const int64_t share = asked.B * asked.micro_steps;
+  const int64_t share = asked.B * asked.micro_batches;
   const int64_t most = std::max<int64_t>(asked.B, kMostTokens * mesh_.context_degree * mesh_.tensor_degree / asked.T);
   std::vector<int> sizes;
   for (int64_t B = std::min(share, most); B > 0; --B)
@@ -145,7 +145,7 @@ std::vector<int> Planner::micro_batches() const {
 // Returns these options with the largest micro-batch that fits; if none fits, with the smallest.
 PlanCandidate Planner::largest_that_fits(Options options) const {
   PlanCandidate way{};
-  for (const int B : micro_batches()) {
+  for (const int B : micro_batch_sizes()) {
     options.micro_batch = B;
     if (fits(way = needs(options))) break;
   }
@@ -165,10 +165,11 @@ PlanCandidate Planner::fastest() const {
     for (const Options& activations : activation_ways(state)) {
       PlanCandidate way = largest_that_fits(activations);
       if (!nearest || part_of_limits(way) < part_of_limits(*nearest)) nearest = way;
-      const auto is_slower = [&](const PlanCandidate& other) {
+      // With as large a micro-batch, and less to recompute and to send, `other` is at least as fast.
+      const auto is_as_fast = [&](const PlanCandidate& other) {
         return other.options.micro_batch >= way.options.micro_batch && plainer(other.options, way.options);
       };
-      if (!fits(way) || std::any_of(fitting.begin(), fitting.end(), is_slower)) continue;
+      if (!fits(way) || std::any_of(fitting.begin(), fitting.end(), is_as_fast)) continue;
       predict(way);
       fitting.push_back(way);
     }

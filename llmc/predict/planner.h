@@ -87,7 +87,7 @@ class Planner {
   static PlanCandidate needs(const Options& options, const MemoryPlan& plan);
   void predict(PlanCandidate& way) const;
   size_t on_host(const PlanCandidate& way) const;  // bytes of the whole node
-  std::vector<int> micro_batches() const;
+  std::vector<int> micro_batch_sizes() const;
   PlanCandidate largest_that_fits(Options options) const;
   std::vector<PlanCandidate> weigh_all() const;
   std::vector<PlanCandidate> savings() const;

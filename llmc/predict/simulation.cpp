@@ -7,13 +7,13 @@
 #include "llmc/comm/recording_communicator.h"
 
 RecordedStep record_step(const ModelConfig& config, TrainerSettings settings, const Mesh& mesh,
-                         const DeviceInfo& modelled, int64_t micro_steps, bool checks_order) {
-  settings.micro_steps = std::max(settings.micro_steps, int(micro_steps));
+                         const DeviceInfo& modelled, int64_t micro_batches, bool checks_order) {
+  settings.micro_batches = std::max(settings.micro_batches, int(micro_batches));
   Device device(modelled, checks_order);
   RecordingCommunicator communicator(mesh.rank, Communicator::first_ranks(mesh.world_size));
   const auto trainer = Trainer::create(device, communicator, config, settings, mesh);
   trainer->allocate();
-  const size_t tokens = size_t(micro_steps) * size_t(settings.B) * size_t(settings.T);
+  const size_t tokens = size_t(micro_batches) * size_t(settings.B) * size_t(settings.T);
   const std::vector<int32_t> inputs(tokens, 0), labels(tokens, 0);
   RecordedStep step{{}, trainer->plan()};
   for (int64_t i = 0; i < 2; ++i) {
@@ -26,13 +26,13 @@ RecordedStep record_step(const ModelConfig& config, TrainerSettings settings, co
 }
 
 Replay replay_step(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
-                   const DeviceInfo& modelled, int64_t micro_steps,
+                   const DeviceInfo& modelled, int64_t micro_batches,
                    const std::function<Replay(const Record&)>& replayed) {
   const auto replay_of = [&](int64_t count) {
     return replayed(record_step(config, settings, mesh, modelled, count, false).record);
   };
-  Replay first = replay_of(std::min<int64_t>(micro_steps, 2));
-  return micro_steps > 2 ? extended(replay_of(1), first, double(micro_steps - 2)) : first;
+  Replay first = replay_of(std::min<int64_t>(micro_batches, 2));
+  return micro_batches > 2 ? extended(replay_of(1), first, double(micro_batches - 2)) : first;
 }
 
 MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,

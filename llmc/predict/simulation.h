@@ -12,14 +12,16 @@ struct RecordedStep {
   MemoryPlan plan;
 };
 
-// Records what this rank of the mesh does in a step of `micro_steps` micro-batches. `checks_order` is passed to Device.
+// Records what this rank of the mesh does in a step of `micro_batches` micro-batches. `checks_order` is passed to
+// Device.
 RecordedStep record_step(const ModelConfig& config, TrainerSettings settings, const Mesh& mesh,
-                         const DeviceInfo& device, int64_t micro_steps, bool checks_order = true);
+                         const DeviceInfo& device, int64_t micro_batches, bool checks_order = true);
 
 // Replays such a step. It records two micro-batches at most; further ones take as long as the second. The result has
 // spans only if all micro-batches were recorded.
 Replay replay_step(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
-                   const DeviceInfo& device, int64_t micro_steps, const std::function<Replay(const Record&)>& replayed);
+                   const DeviceInfo& device, int64_t micro_batches,
+                   const std::function<Replay(const Record&)>& replayed);
 
 // Returns the memory plan of such a rank, without a step.
 MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,

@@ -38,11 +38,13 @@ void print_machine(Setup& setup) {
 
 void print_model(Setup& setup) {
   Console& console = setup.console;
-  const std::optional<Checkpoint>& start = setup.start;
+  const std::optional<Checkpoint>& resumed_from = setup.resumed_from;
   console.item("model", describe_model(setup.model));
-  if (const std::string text = nothing_to_resume(setup.options, setup.resume, start); !text.empty())
+  if (const std::string text = nothing_to_resume(setup.options, setup.resume, resumed_from); !text.empty())
     console.warning(text);
-  if (start) console.item("goes on", format("after step %lld of %s", (long long)start->step(), start->path().c_str()));
+  if (resumed_from)
+    console.item("goes on",
+                 format("after step %lld of %s", (long long)resumed_from->step(), resumed_from->path().c_str()));
   for (const std::string& change : setup.changes) console.item("", change);
 }
 
@@ -59,7 +61,7 @@ void print_data(Setup& setup) {
     console.item("", data.chat ? "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations"
                                : "nothing is held out: name files with --val-data to see a held-out loss");
   if (!data.about_folder.empty()) console.item("", data.about_folder);
-  if (!setup.learnt.empty()) console.item("", setup.learnt);
+  if (!setup.about_masks.empty()) console.item("", setup.about_masks);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
     console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
@@ -113,7 +115,7 @@ void print_checkpoints(Setup& setup) {
 
 void print_options(Setup& setup) {
   // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
-  const Options& changed = setup.options.trains() && !setup.start ? setup.options : setup.command_line;
+  const Options& changed = setup.options.trains() && !setup.resumed_from ? setup.options : setup.command_line;
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
   const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,

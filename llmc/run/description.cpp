@@ -2,7 +2,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/placement.h"
 
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options) {
@@ -64,7 +63,7 @@ std::string describe_epochs(const Windows& windows, int64_t sequences) {
                 epochs == 1 ? "" : "s");
 }
 
-std::string describe_learnt(const LabelCounts& counts) {
+std::string describe_masks(const LabelCounts& counts) {
   const std::string part = format("%.0f%%", 100 * double(counts.labels) / double(counts.tokens));
   if (!counts.all) return format("learns about %s of the tokens", part.c_str());
   return format("learns %s of %s tokens (%s)", human_count(double(counts.labels)).c_str(),
@@ -102,20 +101,20 @@ std::string describe_sharing(const Mesh& mesh, const Options& options, const Mod
 std::string describe_mesh(const Mesh& mesh, const Options& options, const ModelConfig& config) {
   const bool sharded = shards(mesh, options);
   std::string text = mesh.description() + (sharded ? format(", ZeRO stage %lld", (long long)options.zero_stage)
-                                                   : ", ZeRO stage 0: nothing is sharded, each keeps the whole state");
+                                                   : ", ZeRO stage 0: nothing is sharded over data ranks");
   if (mesh.context_degree > 1 && config.NKV <= mesh.tensor_degree)
     text += "\nwith one key and value head a rank nothing hides its gather for context parallelism";
   return text;
 }
 
 std::string describe_data_ranks(const Mesh& mesh) {
-  const int groups = mesh.data_ranks(), each = mesh.tensor_degree * mesh.context_degree;
+  const int groups = mesh.data_degree(), each = mesh.tensor_degree * mesh.context_degree;
   return each == 1 ? counted(groups, "rank") : counted(groups, "group") + format(" of %d ranks", each);
 }
 
 std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
   return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
-                describe_data_ranks(mesh).c_str(), counted(settings.micro_steps, "micro-batch", "es").c_str(),
+                describe_data_ranks(mesh).c_str(), counted(settings.micro_batches, "micro-batch", "es").c_str(),
                 settings.B);
 }
 

@@ -29,12 +29,11 @@ std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool rep
 // `prompt` begin, which is from the data if `prompt_from` says "held-out" or "training", and which tokens end them.
 std::string describe_samples(const std::vector<int32_t>& prompt, const std::string& prompt_from,
                              const std::vector<int>& ends, const Options& options, const TextCodec& codec);
-// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs". With an older checkpoint's rule for windows it
-// says how many tokens an epoch leaves out.
+// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs".
 std::string describe_epochs(const Windows& windows, int64_t sequences);
-// Says that the bytes of the text are the tokens, although the model has more.
 // "learns 1.2k of 5.6k tokens (22%)", of data with masks.
-std::string describe_learnt(const LabelCounts& counts);
+std::string describe_masks(const LabelCounts& counts);
+// Says that the bytes of the text are the tokens, although the model has more.
 std::string describe_bytes(const ModelSource& model);
 // Two lines: first origin and size, then shape.
 std::string describe_model(const ModelSource& model);

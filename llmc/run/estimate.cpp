@@ -16,9 +16,9 @@ constexpr double kShort = 0.2;  // seconds
 double seconds_of_forward(Setup& setup, Trainer& trainer) {
   const RunSettings& s = setup.settings;
   std::vector<int32_t> inputs(size_t(s.B) * size_t(s.T)), labels(inputs.size()), positions;
-  setup.sampler->fill({s.G, setup.mesh.data_ranks(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(), inputs.data(),
-                      labels.data());
-  cut_rows(setup.data.documents, inputs, labels, positions, s.T);
+  setup.sampler->fill({s.G, setup.mesh.data_degree(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(),
+                      inputs.data(), labels.data());
+  split_rows(setup.data.documents, inputs, labels, positions, s.T);
   const auto timed = [&] {
     const double begin = seconds();
     try {
@@ -49,8 +49,8 @@ void print_estimate(Setup& setup, Trainer& trainer) {
   const int64_t steps = s.steps - setup.first_step();
   if (steps == 0) return;
   const double forward = seconds_of_forward(setup, trainer);
-  const double step = double(s.micro_steps) * forward * (3 + recomputed(s.activations));
-  const double measured = double(setup.evaluation->micro_steps()) * forward;
+  const double step = double(s.micro_batches) * forward * (3 + recomputed(s.activations));
+  const double measured = double(setup.evaluation->micro_batches()) * forward;
   const double measurements = s.val_every ? double(steps) / double(s.val_every) + 1 : 0;
   setup.console.item("estimate",
                      format("a step about %s, the run about %s: three times what a forward pass took%s",

@@ -38,7 +38,7 @@ void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentR
   if (codec.reads_bytes() && !data.is_text()) delimiters_.push_back(255);
   predicted_bytes_.reset();
   bool predicts = false;
-  for (int64_t k = 0; !predicts && k < windows_->micro_steps(1, B_); ++k) {
+  for (int64_t k = 0; !predicts && k < windows_->micro_batches(1, B_); ++k) {
     fill_windows(k, -1);
     predicts = std::any_of(labels_.begin(), labels_.end(), [](int32_t label) { return label != kIgnoredLabel; });
   }
@@ -63,7 +63,7 @@ void Evaluation::fill_windows(int64_t k, int rank) {
   inputs_.resize(size_t(B_) * size_t(T_));
   labels_.resize(inputs_.size());
   windows_->fill(rank < 0 ? 1 : ranks_, B_, k, std::max(rank, 0), inputs_.data(), labels_.data());
-  cut_rows(documents_, inputs_, labels_, positions_, T_);
+  split_rows(documents_, inputs_, labels_, positions_, T_);
 }
 
 // Returns the bytes of text that a label stands for after its input.
@@ -75,16 +75,16 @@ int64_t Evaluation::bytes_of(int32_t label, int32_t input) const {
 LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& progress) {
   LossSum sum;
   int64_t bytes = 0;
-  const int64_t micro_steps = windows_->micro_steps(ranks_, B_);
+  const int64_t micro_batches = windows_->micro_batches(ranks_, B_);
   const std::string what = human_count(double(windows_->count()) * T_) + " held-out tokens";
-  for (int64_t k = 0; k < micro_steps; ++k) {
+  for (int64_t k = 0; k < micro_batches; ++k) {
     fill_windows(k, rank_);
     const LossSum part = trainer.evaluate(inputs_, labels_, positions_, T_);
     sum.nats += part.nats;
     sum.labels += part.labels;
     for (size_t i = 0; !predicted_bytes_ && trainer.is_leader() && i < labels_.size(); ++i)
       if (labels_[i] != kIgnoredLabel) bytes += bytes_of(labels_[i], inputs_[i]);
-    if (progress) progress(what, double(k + 1) / double(micro_steps));
+    if (progress) progress(what, double(k + 1) / double(micro_batches));
   }
   if (!predicted_bytes_) predicted_bytes_ = trainer.sum_over_ranks({0, bytes}).labels;
   return trainer.sum_over_ranks(sum);

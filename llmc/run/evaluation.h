@@ -49,7 +49,7 @@ class Evaluation {
   Unigram unigram(const TokenDataset& train, const std::optional<DocumentRule>& documents) const;
 
   // Returns how many micro-batches each rank computes for the loss.
-  int64_t micro_steps() const { return windows_ ? windows_->micro_steps(ranks_, B_) : 0; }
+  int64_t micro_batches() const { return windows_ ? windows_->micro_batches(ranks_, B_) : 0; }
   // "of which 16.4k are measured (--val-tokens)": the measured part of the held-out data, in words.
   std::string measured_text() const;
 
@@ -62,7 +62,7 @@ class Evaluation {
  private:
   LossSum held_out_loss(Trainer& trainer, const EvaluationProgress& progress);
   ChoiceScore choices(Trainer& trainer, const EvaluationProgress& progress);
-  void fill_windows(int64_t micro_step, int rank);
+  void fill_windows(int64_t micro_batch, int rank);
   int64_t bytes_of(int32_t label, int32_t input) const;
 
   const int rank_, ranks_, B_, T_, context_;

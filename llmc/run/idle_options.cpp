@@ -4,7 +4,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/placement.h"
 
 std::string unmet_need(const std::string& need, const RunFacts& run) {
   const Options& o = run.options;
@@ -46,7 +45,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"beyond-horizon", s.activations.offloads(run.config),
        format("all %d blocks are within the horizon of %d", run.config.L, s.activations.horizon)},
       {"ranks", run.mesh.world_size > 1, "there is one rank"},
-      {"data-ranks", run.mesh.data_ranks() > 1, "no two ranks train on sequences of their own"},
+      {"data-ranks", run.mesh.data_degree() > 1, "no two ranks train on sequences of their own"},
       {"sharing", shards, one_rank},
       {"stage-3", stage_3 && shards, stage_3 ? one_rank : "--zero-stage is not 3"},
       {"tensor", run.mesh.tensor_degree > 1, "--tensor-parallel-degree is 1"},

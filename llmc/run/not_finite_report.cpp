@@ -40,12 +40,12 @@ int64_t bad_weight(Trainer& trainer) {
 std::string data_of(const Setup& setup, int64_t step, const NotFinite& found) {
   constexpr int kNamed = 8;
   const RunSettings& s = setup.settings;
-  const BatchLayout layout{s.G, setup.mesh.data_ranks(), s.B};
+  const BatchLayout layout{s.G, setup.mesh.data_degree(), s.B};
   const int first = found.token < 0 ? 0 : int(found.token / s.T), end = found.token < 0 ? s.B : first + 1;
   std::string text;
   for (int row = first; row < std::min(end, first + kNamed); ++row) {
     const Windows::Place place =
-        setup.sampler->place(layout.sample(step, found.micro_step, setup.mesh.data_rank(), row));
+        setup.sampler->place(layout.sequence(step, found.micro_batch, setup.mesh.data_rank(), row));
     text += format("\n  data: sequence %d of %d: ", row + 1, s.B) + setup.data.train->where(place.start, place.tokens);
     if (found.token >= 0 && found.token % s.T < place.tokens)
       text += "; it begins at " + setup.data.train->where(place.start + found.token % s.T, 1);
@@ -57,7 +57,7 @@ std::string place_of(const Setup& setup, const StepInput& input, const NotFinite
   const std::string rank =
       setup.ranks.size == 1 ? "" : format(" on rank %d of %d,", setup.ranks.rank, setup.ranks.size);
   return format("the first tensor with an infinity or NaN is %s,%s in micro-batch %lld of %lld", found.tensor.c_str(),
-                rank.c_str(), (long long)found.micro_step + 1, (long long)setup.settings.micro_steps) +
+                rank.c_str(), (long long)found.micro_batch + 1, (long long)setup.settings.micro_batches) +
          data_of(setup, input.step, found);
 }
 
@@ -69,7 +69,7 @@ std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& inp
   const Trainer::Search again = trainer.search_not_finite(input);
   const NotFinite* found = again.found ? &*again.found : nullptr;
   const auto [first, rank] =
-      smallest(communicator, stream, found ? (found->micro_step << 32) + found->position : kNone);
+      smallest(communicator, stream, found ? (found->micro_batch << 32) + found->position : kNone);
   std::string text;
   if (first != kNone)
     text = broadcast_text(communicator, stream, setup.ranks.rank == rank ? place_of(setup, input, *found) : "", rank);

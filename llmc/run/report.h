@@ -1,4 +1,4 @@
-// What a run tells of a step: a line of the terminal, and one of train.jsonl.
+// What a run reports of a step: a line of the terminal, and one of train.jsonl.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@ struct StepReport {
   double tokens;        // of the global batch
   int gpus;             // that share it; 0: CPUs do
   int64_t all_tokens;   // of all steps so far, also those before a resume
-  double mfu;           // model FLOPs / (time x bf16 peak of all devices), causal; 0 if the peak is not known
-  double mfu_full;      // the same with attention counted in full: 6 N + 12 L C T instead of 6 N + 6 L C T
+  double mfu;           // model FLOPs / (time x bf16 peak of all devices), with the pairs of attention that the causal
+                        // mask allows; 0 if the peak is not known
+  double mfu_full;      // the same with all pairs of attention: 6 N + 12 L C T instead of 6 N + 6 L C T
   size_t memory_bytes;  // planned per device
   double eta_seconds;
   // Tensors with numbers beyond their delayed FP8 scale, and tensors whose numbers all became 0 at it; -1: no such

@@ -166,12 +166,12 @@ TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const M
   return codec;
 }
 
-Json tokenizer_state(const TextCodec& codec, bool cut, const Checkpoint* start) {
+Json tokenizer_state(const TextCodec& codec, bool tokenized, const Checkpoint* start) {
   const bool own = start && fs::path(codec.file()).parent_path() == fs::path(start->path());
   return Json::object()
       .set("file", own ? start->state().at("tokenizer").get_string("file") : codec.file())
       .set("xxh64", codec.checksum())
-      .set("document_token", cut ? Json(codec.document_token().value_or(-1)) : Json());
+      .set("document_token", tokenized ? Json(codec.document_token().value_or(-1)) : Json());
 }
 
 std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& codec, const TokenizerFiles& files) {

@@ -48,8 +48,8 @@ ModelSource model_of(const Checkpoint& checkpoint, const Options& options);
 // than the checkpoint's.
 TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const ModelConfig& config);
 // Returns what a checkpoint stores as "tokenizer" (run_state.h). The place of the file is that of `start`, if the codec
-// comes from there. `cut`: text was cut into its tokens.
-Json tokenizer_state(const TextCodec& codec, bool cut, const Checkpoint* start);
+// comes from there. `tokenized`: text was tokenized by it.
+Json tokenizer_state(const TextCodec& codec, bool tokenized, const Checkpoint* start);
 // Returns a sentence if the tokenizer is not that of the checkpoint's run, or if its files have changed where that run
 // had found them; else "".
 std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& codec, const TokenizerFiles& files);

@@ -1,4 +1,5 @@
-// Opens the data that the options name: training data, held-out data, and how their documents are told apart.
+// Opens the data that the options name: training data, held-out data, and the rules that say where their documents
+// begin.
 #pragma once
 
 #include <optional>
@@ -20,14 +21,14 @@ struct RunData {
   std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several documents
   std::vector<std::string> remarks;                           // what the user should know about it, one sentence each
   std::string about_folder;                                   // which of its files are not trained on; "": none
-  std::vector<std::string> about_text;                        // how text was cut into tokens, and where these are kept
+  std::vector<std::string> about_text;                        // how text was tokenized, and where the tokens are kept
   Delimiter delimiter;                                        // of the training data, where tokens are not bytes
   std::optional<DataChat> chat;                               // the form of the conversations that a run trains on
 };
 
-// Text is cut into tokens if there is a tokenizer, else its bytes are the tokens. A run that only measures opens only
+// Text is tokenized if there is a tokenizer, else its bytes are the tokens. A run that only measures opens only
 // the data that it is given; but if it is given none and tokens are bytes, it opens the bundled text. Throws if the
-// tokens of the data are not the model's. If the run goes on from `start`, and nothing else says how documents are told
-// apart, it is as it was then.
+// tokens of the data are not the model's. If nothing else says where documents begin, the rule of the checkpoint
+// `start` stays.
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console);

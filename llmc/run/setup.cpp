@@ -16,7 +16,7 @@
 #include "llmc/run/description.h"
 #include "llmc/run/tuner.h"
 
-// The checkpoint is opened before anything that the options decide, so that they are those of the one that is intact.
+// The checkpoint is opened first, because it completes the options: they must be those of a checkpoint that is intact.
 Setup::Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
              const ResumePoint* resume)
     : command_line(command_line),
@@ -25,21 +25,22 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
       console(ranks.rank == 0, command_line.quiet),
       device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, command_line.rendezvous, command_line.comm_timeout)),
-      start(open_start()),
+      resumed_from(open_checkpoint()),
       requested(complete_options(arguments)),
       options(requested),
-      mesh(Mesh::create(ranks.size, ranks.rank, int(options.tensor_parallel_degree),
-                        int(options.context_parallel_degree), int(options.hybrid_shard_degree))),
-      model(start ? model_of(*start, options) : open_model(options)),
-      codec(start ? codec_of(*start, options, model.config)
-                  : TextCodec::open(options.tokenizer, model.directory,
-                                    options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
+      mesh(mesh_of(options, ranks.size, ranks.rank)),
+      model(resumed_from ? model_of(*resumed_from, options) : open_model(options)),
+      codec(resumed_from
+                ? codec_of(*resumed_from, options, model.config)
+                : TextCodec::open(options.tokenizer, model.directory,
+                                  options.train_data.empty() ? options.val_data : options.train_data, model.config)) {
   if (!options.sample_only) open_data();
   if (data.chat) end_at_turns(*data.chat, model.config);
   end_at_documents(data.delimiter, model.config);
   if (options.trains() && ranks.rank == 0)
     tokenizer_files.emplace(codec, model.config, data.chat ? &*data.chat : nullptr);
-  if (tokenizer_files) tokenizer = tokenizer_state(codec, !data.about_text.empty(), start ? &*start : nullptr);
+  if (tokenizer_files)
+    tokenizer = tokenizer_state(codec, !data.about_text.empty(), resumed_from ? &*resumed_from : nullptr);
   choose_settings();
   choose_prompt();
   ends = model.config.end_tokens();
@@ -47,13 +48,13 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
     if (token >= 0 && std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
   if (options.trains()) open_sampler();
   prepare_evaluation();
-  if (!options.dry_run) tuning = open_tuning(options, start ? &*start : nullptr, *communicator, device);
+  if (!options.dry_run) tuning = open_tuning(options, resumed_from ? &*resumed_from : nullptr, *communicator, device);
   REQUIRE(options.trace.empty() || (options.trains() && settings.steps > traced_step()),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
           options.trace.c_str());
 }
 
-std::optional<Checkpoint> Setup::open_start() {
+std::optional<Checkpoint> Setup::open_checkpoint() {
   Stream stream(device, "resume");
   require_same_on_all_ranks(resume, *communicator, stream);
   if (!resume) return {};
@@ -62,14 +63,14 @@ std::optional<Checkpoint> Setup::open_start() {
 
 Options Setup::complete_options(const std::vector<std::string>& arguments) {
   if (!resume) return with_files_of_folders(command_line);
-  const Json saved = start ? saved_options(*start, ranks.size) : saved_options(*resume, ranks.size);
+  const Json saved = resumed_from ? saved_options(*resumed_from, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
-  require_same_on_all_ranks(saved.dump() + (start ? start->state().dump() : ""), *communicator, stream);
+  require_same_on_all_ranks(saved.dump() + (resumed_from ? resumed_from->state().dump() : ""), *communicator, stream);
   return with_files_of_folders(parse_options(arguments, &saved));
 }
 
 void Setup::open_data() {
-  data = open_run_data(options, model, codec, start ? &*start : nullptr, *communicator, device, console);
+  data = open_run_data(options, model, codec, resumed_from ? &*resumed_from : nullptr, *communicator, device, console);
   data.about_folder = describe_folder(command_line, options);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
@@ -113,7 +114,7 @@ void Setup::choose_settings() {
     options = planner->choose(*communicator, device, console);
     planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);  // of what was chosen
   }
-  settings = resolve_settings(options, model.config, device.info(), mesh.data_ranks(), data_tokens, model.loaded,
+  settings = resolve_settings(options, model.config, device.info(), mesh.data_degree(), data_tokens, model.loaded,
                               &command_line);
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
@@ -131,63 +132,64 @@ void Setup::plan_snapshot_if_it_fits() {
 
 // Returns a sentence if the schedule gives the last step that was trained another learning rate than it had. A longer
 // run has another schedule.
-static std::string changed_rate(const Checkpoint& start, const RunSettings& settings) {
-  const Json& last = start.state().at("last_step");
+static std::string changed_rate(const Checkpoint& resumed_from, const RunSettings& settings) {
+  const Json& last = resumed_from.state().at("last_step");
   if (last.is_null()) return "";
   const double was = last.get_double("lr"), is = settings.learning_rate_at(last.get_int("step") - 1);
-  if (start.step() >= settings.steps || std::abs(is - was) <= 1e-6 * was) return "";
+  if (resumed_from.step() >= settings.steps || std::abs(is - was) <= 1e-6 * was) return "";
   return format(
       "the learning rate does not go on as it was: step %lld had %.3g, and by the schedule of %s it has %.3g; "
       "step %lld has %.3g",
-      (long long)last.get_int("step"), was, counted(settings.steps, "step").c_str(), is, (long long)start.step() + 1,
-      settings.learning_rate_at(start.step()));
+      (long long)last.get_int("step"), was, counted(settings.steps, "step").c_str(), is,
+      (long long)resumed_from.step() + 1, settings.learning_rate_at(resumed_from.step()));
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler() {
   sampler.emplace(*data.train, settings.T, uint64_t(options.seed));
-  require_something_learnt();
-  if (ranks.rank == 0 && data.train->has_masks()) learnt = describe_learnt(count_labels(*data.train, data.documents));
-  identity.emplace(*data.train, sampler->samples_per_epoch(), data.held_out ? &*data.held_out : nullptr, data.documents,
-                   data.held_out_documents);
-  if (!start) return;
-  REQUIRE(start->step() <= settings.steps,
-          "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N", start->path().c_str(),
-          counted(start->step(), "step").c_str(), (long long)settings.steps);
-  changes = require_same_run(*start, requested, data.train->size());
+  require_labels();
+  if (ranks.rank == 0 && data.train->has_masks())
+    about_masks = describe_masks(count_labels(*data.train, data.documents));
+  identity.emplace(*data.train, sampler->sequences_per_epoch(), data.held_out ? &*data.held_out : nullptr,
+                   data.documents, data.held_out_documents);
+  if (!resumed_from) return;
+  REQUIRE(resumed_from->step() <= settings.steps,
+          "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N",
+          resumed_from->path().c_str(), counted(resumed_from->step(), "step").c_str(), (long long)settings.steps);
+  changes = require_same_run(*resumed_from, requested, data.train->size());
   Stream stream(device, "resume");
-  require_same_data(*start, *identity, *communicator, stream, changes);
+  require_same_data(*resumed_from, *identity, *communicator, stream, changes);
   if (ranks.rank == 0)
-    if (const std::string change = changed_tokenizer(*start, codec, *tokenizer_files); !change.empty())
+    if (const std::string change = changed_tokenizer(*resumed_from, codec, *tokenizer_files); !change.empty())
       changes.push_back(change);
-  if (const std::string change = changed_rate(*start, settings); !change.empty()) console.warning(change);
+  if (const std::string change = changed_rate(*resumed_from, settings); !change.empty()) console.warning(change);
 }
 
 // Throws if no sequence of the run has a label. A training usually finds one in its first sequence.
-void Setup::require_something_learnt() const {
-  // Among the samples of two epochs are all of one. The run may have fewer.
-  const int64_t two_epochs = 2 * sampler->samples_per_epoch(), T = settings.T;
-  const int64_t samples = settings.steps > two_epochs / settings.G ? two_epochs : settings.steps * settings.G;
+void Setup::require_labels() const {
+  // The sequences of two epochs include all of one. The run may have fewer.
+  const int64_t two_epochs = 2 * sampler->sequences_per_epoch(), T = settings.T;
+  const int64_t sequences = settings.steps > two_epochs / settings.G ? two_epochs : settings.steps * settings.G;
   std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
-  for (int64_t g = 0; g < samples; ++g) {
+  for (int64_t g = 0; g < sequences; ++g) {
     sampler->windows().read(sampler->place(g), inputs.data(), labels.data());
-    cut_rows(data.documents, inputs, labels, positions, int(T));
+    split_rows(data.documents, inputs, labels, positions, int(T));
     if (std::ranges::any_of(labels, [](int32_t label) { return label != kIgnoredLabel; })) return;
   }
-  REQUIRE(samples == 0,
+  REQUIRE(sequences == 0,
           "the %lld sequences of %lld training tokens have no token to learn: %s\n  name other data with --train-data; "
           "dev/data/inspect says what is learnt of a shard",
-          (long long)samples, (long long)T,
+          (long long)sequences, (long long)T,
           data.train->has_masks() ? "their masks are 0" : "all of them tell documents apart");
 }
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
 // nothing to measure for --eval-only.
 void Setup::prepare_evaluation() {
-  const bool asked_length = !is_auto((start ? command_line : options).seq_len);
+  const bool asked_length = !is_auto((resumed_from ? command_line : options).seq_len);
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
-  evaluation.emplace(mesh.data_rank(), mesh.data_ranks(), settings.B, settings.T, settings.context_length);
+  evaluation.emplace(mesh.data_rank(), mesh.data_degree(), settings.B, settings.T, settings.context_length);
   if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out();
   evaluation->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation->empty(),

@@ -36,27 +36,27 @@ struct Setup {
   Console console;
   Device device;
   std::unique_ptr<Communicator> communicator;
-  std::vector<std::string> refused;  // checkpoints newer than `start`, which cannot be read
-  std::optional<Checkpoint> start;  // the checkpoint that the run goes on from; of a --dry-run, its shares are not read
-  const Options requested;          // those of the command line, completed by those of `start`
-  Options options;                  // the same, with the choices of --plan
+  std::vector<std::string> refused;        // checkpoints newer than `resumed_from`, which cannot be read
+  std::optional<Checkpoint> resumed_from;  // of a --dry-run, its shares are not read; absent: the run starts anew
+  const Options requested;                 // the command line's, completed by those of `resumed_from`
+  Options options;                         // `requested`, with the choices of --plan
   Mesh mesh;
   ModelSource model;
   TextCodec codec;
-  std::optional<TokenizerFiles> tokenizer_files;  // of a training, on the first rank, as is `tokenizer`
-  Json tokenizer;                                 // what checkpoints store of it
+  std::optional<TokenizerFiles> tokenizer_files;  // only on the first rank of a training
+  Json tokenizer;                                 // what checkpoints store of tokenizer_files
   RunData data;                                   // empty with --sample-only
   std::optional<Planner> planner;
   RunSettings settings;
-  std::vector<int32_t> prompt;     // of samples
-  std::string prompt_from;         // "held-out" or "training", if it is from that data
+  std::vector<int32_t> prompt;     // samples continue it
+  std::string prompt_from;         // "held-out" or "training", if the prompt is from that data
   std::vector<int> ends;           // tokens that end a sample: the model's, and those between the data's documents
-  std::optional<Sampler> sampler;  // of a training, as is `identity`
-  std::optional<DataIdentity> identity;
-  std::vector<std::string> changes;  // what is not as it was when `start` was saved, one sentence each
-  std::string learnt;                // of data with masks, on the first rank: how many of its tokens are learnt
+  std::optional<Sampler> sampler;  // only in a training
+  std::optional<DataIdentity> identity;  // only in a training
+  std::vector<std::string> changes;      // what is not as it was in `resumed_from`, one sentence each
+  std::string about_masks;               // on the first rank, if the data has masks: of how many tokens the loss counts
   std::optional<Evaluation> evaluation;
-  std::optional<Unigram> unigram;  // of the held-out windows
+  std::optional<Unigram> unigram;  // its loss of the held-out windows
   Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
 
   // Opens and decides all of it; `command_line` are the options of these `arguments`. All ranks call. Throws, with what
@@ -66,12 +66,12 @@ struct Setup {
         const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
-  int64_t first_step() const { return start ? start->step() : 0; }  // how many steps are done already
-  int64_t traced_step() const { return first_step() + 2; }          // by --trace: the steps before it still warm up
-  std::string data_description() const;                             // of a training's data, in one line
+  int64_t first_step() const { return resumed_from ? resumed_from->step() : 0; }  // how many steps are done already
+  int64_t traced_step() const { return first_step() + 2; }  // by --trace: the steps before it still warm up
+  std::string data_description() const;                     // of a training's data, in one line
 
  private:
-  std::optional<Checkpoint> open_start();
+  std::optional<Checkpoint> open_checkpoint();
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
   void choose_prompt();
@@ -79,7 +79,7 @@ struct Setup {
   void choose_settings();
   void plan_snapshot_if_it_fits();
   void open_sampler();
-  void require_something_learnt() const;
+  void require_labels() const;
   void prepare_evaluation();
   void measure_held_out();
 };

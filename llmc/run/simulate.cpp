@@ -5,7 +5,6 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/device/known_devices.h"
-#include "llmc/memory/placement.h"
 #include "llmc/predict/mesh_search.h"
 #include "llmc/predict/mfu.h"
 #include "llmc/predict/planner.h"
@@ -27,7 +26,7 @@ std::string purpose_of(const std::string& stream) {
                                           {"prefetch", "copies from the host"}};
   for (const auto& [name, purpose] : kPurposes)
     if (stream == name) return purpose;
-  fail("a model of a step: the stream '%s' has no purpose\n  name it in kPurposes of llmc/predict/simulation.cpp",
+  fail("a model of a step: the stream '%s' has no purpose\n  name it in kPurposes of llmc/run/simulate.cpp",
        stream.c_str());
 }
 
@@ -83,11 +82,10 @@ std::string train_command(Options options) {
   return (nodes <= 4 ? ssh + given + "\n" : "") + slurm + given;
 }
 
-// Returns the bytes of a checkpoint on the disk, and of those that stay.
-std::string checkpoint_sizes(const Options& o, const RunSettings& s, const ModelConfig& config) {
-  const TrainerSettings trainer = trainer_settings(o, s);
-  const double bytes =
-      double(config.parameters()) * double(bytes_of(trainer.state.master) + 2 * bytes_of(trainer.state.moments));
+// Returns the bytes of a checkpoint on the disk, and of those that stay. A checkpoint stores weights and moments in
+// fp32, whatever type they have in memory.
+std::string checkpoint_sizes(const Options& o, const ModelConfig& config) {
+  const double bytes = double(config.parameters()) * double(std::size(kStateKinds) * sizeof(float));
   const std::string all = o.keep_checkpoints ? format("the newest %lld stay: %s", (long long)o.keep_checkpoints,
                                                       human_bytes(uint64_t(bytes * double(o.keep_checkpoints))).c_str())
                                              : "all of them stay";
@@ -137,9 +135,9 @@ void replay_modelled(Modelled& m) {
     return replay(record, m.rates);
   };
   if (m.options.trace.empty()) {
-    m.replayed = replay_step(m.config, settings, m.mesh, m.device, m.settings.micro_steps, replayed);
+    m.replayed = replay_step(m.config, settings, m.mesh, m.device, m.settings.micro_batches, replayed);
   } else {
-    const Record record = record_step(m.config, settings, m.mesh, m.device, m.settings.micro_steps).record;
+    const Record record = record_step(m.config, settings, m.mesh, m.device, m.settings.micro_batches).record;
     m.replayed = replayed(record);
     write_trace(m.options.trace, record, m.replayed.spans);
   }
@@ -165,7 +163,7 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
   if (!planner.limits().host_from.empty()) console.item("", planner.limits().host_from);
   if (m.settings.saves(options)) {
     console.item("checkpoints", describe_checkpoints(options, m.settings));
-    console.item("", checkpoint_sizes(options, m.settings, m.config));
+    console.item("", checkpoint_sizes(options, m.config));
   }
   if (!planner.fits(plan) && options.zero_stage < 3 && m.mesh.state_shards() > 1)
     console.item("",
@@ -226,16 +224,13 @@ bool simulate(const Options& asked, Console& console) {
   ReplayRates rates = ReplayRates::of(device);
   rates.ranks_per_node = ranks;
   if (!is_auto(asked.network_bandwidth)) rates.set_network(asked.network_bandwidth * 1e9);
-  const auto mesh_of = [&](const Options& o) {
-    return Mesh::create(world, 0, int(o.tensor_parallel_degree), int(o.context_parallel_degree),
-                        int(o.hybrid_shard_degree));
-  };
   Options options = asked;
   if (asked.plan == "mesh") options = MeshSearch(asked, config, device, world, limits, rates).choose(console);
-  if (asked.plan == "auto") options = Planner(asked, config, device, mesh_of(asked), 0, limits).choose(console);
-  const Mesh mesh = mesh_of(options);
+  if (asked.plan == "auto")
+    options = Planner(asked, config, device, mesh_of(asked, world, 0), 0, limits).choose(console);
+  const Mesh mesh = mesh_of(options, world, 0);
   const Planner planner(options, config, device, mesh, 0, limits);
-  RunSettings settings = resolve_settings(options, config, device, mesh.data_ranks(), 0);
+  RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
   planner.plan_snapshot(options, settings);  // as a run would: Setup
   const MemoryPlan plan = plan_memory(config, trainer_settings(options, settings), mesh, device);
   Modelled modelled{asked, options, device, config, mesh, settings, rates};

@@ -33,8 +33,8 @@ TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& s
       console_(setup.console),
       enqueued_(setup.first_step()),
       finished_(setup.first_step()) {
-  if (!setup.options.trains() || !setup.start) return;
-  const Json& state = setup.start->state();
+  if (!setup.options.trains() || !setup.resumed_from) return;
+  const Json& state = setup.resumed_from->state();
   training_seconds_ = state.get_double("seconds");
   last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
 }
@@ -44,16 +44,17 @@ bool TrainingLoop::is_done() {
   const std::string& run = setup_.resume->run_folder;
   std::error_code error;
   const bool exported = std::filesystem::exists(run + "/export/README.md", error);  // its last file
-  // A run that saves checkpoints and lost its last one trains the last steps again. Of others the log tells.
+  // A run that saves checkpoints and lost its last one trains the last steps again. The log of a run without
+  // checkpoints tells how many steps it has trained.
   const bool saves = settings_.saves(options_);
-  const bool has_state = finished_ == settings_.steps, asks_the_log = !saves || !setup_.start;
+  const bool has_state = finished_ == settings_.steps, asks_the_log = !saves || !setup_.resumed_from;
   const bool trained =
       has_state || (asks_the_log && setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
   const bool saved = options_.export_ ? exported : has_state || !saves;
   Stream stream(setup_.device, "done");
   const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
   REQUIRE(
-      done || setup_.start || !broadcast_number(*setup_.communicator, stream, exported),
+      done || setup_.resumed_from || !broadcast_number(*setup_.communicator, stream, exported),
       "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
       "  train its weights in a new folder: --model %s --out DIR, without --resume; or begin it again, longer, with "
       "--checkpoint-every N, which leaves a checkpoint at the end",
@@ -61,9 +62,10 @@ bool TrainingLoop::is_done() {
   if (done)
     console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: %s", run.c_str(),
                            counted(settings_.steps, "step").c_str(),
-                           setup_.start ? "--steps N"
-                                        : "begin it again with --steps N, for it has no checkpoint to go on from; "
-                                          "--checkpoint-every N leaves one at the end"));
+                           setup_.resumed_from
+                               ? "--steps N"
+                               : "begin it again with --steps N, for it has no checkpoint to go on from; "
+                                 "--checkpoint-every N leaves one at the end"));
   return done;
 }
 
@@ -81,7 +83,8 @@ void TrainingLoop::open_folder() {
       setup_.resume->require_newest();
       folder_->roll_back(setup_.first_step());
     } else {
-      folder_.emplace(options_.out, config.name), started_ = folder_->path(), made_folder_ = folder_->was_made();
+      folder_.emplace(options_.out, config.name), unfinished_folder_ = folder_->path(),
+                                                  made_folder_ = folder_->was_made();
     }
     for (const std::string& what : folder_->moved()) console_.line(what);
     folder_->write_about(options_json(setup_.requested, Scope::machine),
@@ -91,7 +94,7 @@ void TrainingLoop::open_folder() {
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
   run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
-  if (!reopens) started_ = run_path_;
+  if (!reopens) unfinished_folder_ = run_path_;
   made_folder_ = broadcast_number(communicator, stream, folder_ && folder_->was_made());
   const std::string checkpoints = run_path_ + "/checkpoints";
   if (folder_ && reopens)
@@ -103,18 +106,18 @@ void TrainingLoop::open_folder() {
 
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
-  clock_ = seconds();
+  last_checkpoint_time_ = seconds();
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
     enqueue_step();
-    if (finished_ + 1 < enqueued_) finish_step();
+    if (finished_ + 1 < enqueued_) wait_for_oldest_step();
     write_checkpoint();
     stop = stop_requested_ || stop_now();
     const bool due = due_ && !checkpointer_->under_way();  // training need not wait for the one before
     if (!stop && (due || saves_at(enqueued_))) begin_checkpoint();
   }
-  finish_steps();
+  wait_for_all_steps();
   write_checkpoint();
   checkpointer_->finish();
   if (stop) save_at_stop();
@@ -148,7 +151,7 @@ void TrainingLoop::answer_stop_requests() const {
 void TrainingLoop::measure_before(int64_t step) {
   const bool validates = !setup_.evaluation->empty() && settings_.validates_at(step);
   const bool samples = settings_.samples_at(step);
-  if (validates || samples) finish_steps();
+  if (validates || samples) wait_for_all_steps();
   if (validates) report_evaluation(step);
   if (samples) report_sample(step == 0 ? "before training" : format("after step %lld", (long long)step), step);
 }
@@ -175,7 +178,13 @@ void TrainingLoop::enqueue_step() {
   const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
   Record record;
   if (traced && folder_) setup_.device.record_to(&record);
-  trainer_.enqueue_step({step, settings_.learning_rate_at(step), inputs_, labels_, flags, positions_, traced});
+  trainer_.enqueue_step({.step = step,
+                         .learning_rate = settings_.learning_rate_at(step),
+                         .inputs = inputs_,
+                         .labels = labels_,
+                         .flags = flags,
+                         .positions = positions_,
+                         .no_graph = traced});
   if (!traced || !folder_) return;
   setup_.device.record_to(nullptr);
   write_trace(options_.trace, record, record.spans);
@@ -183,31 +192,33 @@ void TrainingLoop::enqueue_step() {
                        options_.trace.c_str()));
 }
 
-// Fills this rank's micro-batches of the step, and cuts their rows if these are packed with documents.
+// Fills this rank's micro-batches of the step, and splits their rows if these are packed with documents.
 void TrainingLoop::fill_batch(int64_t step) {
   const Mesh& mesh = setup_.mesh;
-  const BatchLayout layout{settings_.G, mesh.data_ranks(), settings_.B};
+  const BatchLayout layout{settings_.G, mesh.data_degree(), settings_.B};
   const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
-  inputs_.resize(micro_tokens * size_t(settings_.micro_steps));
+  inputs_.resize(micro_tokens * size_t(settings_.micro_batches));
   labels_.resize(inputs_.size());
-  for (int64_t k = 0; k < settings_.micro_steps; ++k)
+  for (int64_t k = 0; k < settings_.micro_batches; ++k)
     setup_.sampler->fill(layout, step, k, mesh.data_rank(), inputs_.data() + size_t(k) * micro_tokens,
                          labels_.data() + size_t(k) * micro_tokens);
-  cut_rows(setup_.data.documents, inputs_, labels_, positions_, settings_.T);
+  split_rows(setup_.data.documents, inputs_, labels_, positions_, settings_.T);
 }
 
-// Waits for the oldest step that is under way, and reports it.
-void TrainingLoop::finish_step() {
+// Waits for the oldest step that was enqueued and not reported, and reports it.
+void TrainingLoop::wait_for_oldest_step() {
   const StepResult result = trainer_.wait_for_step();
-  checkpointer_->count(result.flags);
+  checkpointer_->take_flags(result.flags);
   stop_requested_ = stop_requested_ || result.flags.stop > 0;
-  due_ = due_ || (result.flags.due > 0 && result.step >= begun_);  // an earlier step's has been answered
+  // A request that was made before the last checkpoint began has been answered by it.
+  due_ = due_ || (result.flags.due > 0 && result.step >= last_checkpoint_step_);
   if (!result.held) training_seconds_ += result.seconds;
   const StepReport report = report_of(result);
   report_checkpoints();
   console_.progress(step_line(report), double(report.step) / double(settings_.steps));
   const Json line = step_json(report);
-  const bool leaves_nothing = result.held && !started_.empty();  // the first step: give_up() removes the folder
+  const bool leaves_nothing =
+      result.held && !unfinished_folder_.empty();  // the first step: give_up() removes the folder
   if (folder_ && !leaves_nothing) folder_->log(line);
   if (result.held) end_not_finite(report);
   if (folder_) last_step_ = line;
@@ -218,26 +229,31 @@ void TrainingLoop::finish_step() {
   ++finished_;
 }
 
-void TrainingLoop::finish_steps() {
-  while (finished_ < enqueued_) finish_step();
+void TrainingLoop::wait_for_all_steps() {
+  while (finished_ < enqueued_) wait_for_oldest_step();
 }
 
 // Ends the run at a step that is not finite. The steps that are under way are held, too, so the state is the one before
 // that step. Saves it, unless it was saved already, and runs the step again to say where it went wrong.
 void TrainingLoop::end_not_finite(const StepReport& report) {
   for (int64_t under_way = enqueued_ - finished_ - 1; under_way > 0; --under_way)
-    checkpointer_->count(trainer_.wait_for_step().flags);
+    checkpointer_->take_flags(trainer_.wait_for_step().flags);
   if (checkpointer_->waits_for_state()) checkpointer_->forget();
   checkpointer_->finish();
   const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
   // The step may be met again from there, so that an earlier checkpoint is worth more.
-  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, state(), false);
+  if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, checkpoint_state(), false);
   report_checkpoints();
   console_.line(
       format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
   fill_batch(finished_);
-  const std::string found = find_not_finite(
-      setup_, trainer_, {finished_, settings_.learning_rate_at(finished_), inputs_, labels_, {}, positions_, true});
+  const std::string found = find_not_finite(setup_, trainer_,
+                                            {.step = finished_,
+                                             .learning_rate = settings_.learning_rate_at(finished_),
+                                             .inputs = inputs_,
+                                             .labels = labels_,
+                                             .positions = positions_,
+                                             .no_graph = true});
   fail_as(ExitCode::not_finite,
           "step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
           "those after step %lld\n  %s%s\n  %s",
@@ -256,9 +272,9 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   r.gpus = device.gpu ? setup_.ranks.size : 0;
   r.tokens = double(settings_.step_tokens()), r.all_tokens = r.step * settings_.step_tokens();
   if (device.bf16_flops > 0 && settings_.dtype == DType::bf16) {
-    const double tokens_of_peak = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
-    r.mfu = setup_.model.config.flops_per_token(settings_.T, true) * tokens_of_peak;
-    r.mfu_full = setup_.model.config.flops_per_token(settings_.T, false) * tokens_of_peak;
+    const double tokens_per_peak_flop = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
+    r.mfu = setup_.model.config.flops_per_token(settings_.T, true) * tokens_per_peak_flop;
+    r.mfu_full = setup_.model.config.flops_per_token(settings_.T, false) * tokens_per_peak_flop;
   }
   r.memory_bytes = trainer_.plan().device_bytes();
   if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
@@ -268,7 +284,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
 
 // The start has succeeded: its files stay from now on, and it is known how much memory a step takes.
 void TrainingLoop::report_first_step() {
-  started_.clear();
+  unfinished_folder_.clear();
   if (folder_) {
     folder_->become_latest();
     if (const std::string moved = folder_->set_export_aside(setup_.first_step()); !moved.empty()) console_.line(moved);
@@ -292,31 +308,31 @@ bool TrainingLoop::saves_at(int64_t step) const {
 // all begin the checkpoint after the same step.
 bool TrainingLoop::is_due() const {
   return setup_.ranks.rank == 0 && settings_.checkpoint_minutes > 0 &&
-         seconds() - clock_ >= 60 * settings_.checkpoint_minutes;
+         seconds() - last_checkpoint_time_ >= 60 * settings_.checkpoint_minutes;
 }
 
 // Begins to save the state after all enqueued steps. Waits for the checkpoint before; without a copy to write from, it
 // waits for this one, too.
 void TrainingLoop::begin_checkpoint() {
-  due_ = false, begun_ = enqueued_, clock_ = seconds();
+  due_ = false, last_checkpoint_step_ = enqueued_, last_checkpoint_time_ = seconds();
   const bool late = checkpointer_->under_way();
   if (late) console_.line("the checkpoint before is not written yet: training waits for it");
-  if (late || !settings_.snapshot) finish_steps();
+  if (late || !settings_.snapshot) wait_for_all_steps();
   checkpointer_->finish();
   if (settings_.snapshot) checkpointer_->begin(enqueued_);
-  else checkpointer_->save(finished_, state());
+  else checkpointer_->save(finished_, checkpoint_state());
 }
 
 // Writes the checkpoint that was begun, if there is one whose step has just ended.
 void TrainingLoop::write_checkpoint() {
-  if (checkpointer_->waits_for_state()) checkpointer_->write(state());
+  if (checkpointer_->waits_for_state()) checkpointer_->write(checkpoint_state());
 }
 
 void TrainingLoop::save_at_stop() {
   console_.line(
       format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
   if (!options_.checkpoint_on_signal) return;
-  if (!checkpointer_->save(finished_, state()))
+  if (!checkpointer_->save(finished_, checkpoint_state()))
     fail_as(ExitCode::not_saved, "asked to stop after step %lld, and its state could not be saved; %s",
             (long long)finished_, what_remains().c_str());
 }
@@ -327,7 +343,7 @@ void TrainingLoop::report_checkpoints() {
 }
 
 // Returns what a checkpoint stores in addition to weights and moments, after the steps that have ended.
-Json TrainingLoop::state() const {
+Json TrainingLoop::checkpoint_state() const {
   Json saved = run_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
                          setup_.data.train->size());
   return saved.set("data", setup_.data_description())
@@ -375,5 +391,5 @@ std::string TrainingLoop::what_remains() const {
 }
 
 void TrainingLoop::give_up() {
-  if (!started_.empty()) RunFolder::remove_start(started_, made_folder_);
+  if (!unfinished_folder_.empty()) RunFolder::remove_start(unfinished_folder_, made_folder_);
 }

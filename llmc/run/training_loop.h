@@ -58,8 +58,8 @@ class TrainingLoop {
   void report_sample(const std::string& when, int64_t step);
   void enqueue_step();
   void fill_batch(int64_t step);
-  void finish_step();
-  void finish_steps();
+  void wait_for_oldest_step();
+  void wait_for_all_steps();
   [[noreturn]] void end_not_finite(const StepReport& report);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
@@ -72,7 +72,7 @@ class TrainingLoop {
   bool saves_at(int64_t step) const;
   void answer_stop_requests() const;
   bool stop_now() const;
-  Json state() const;
+  Json checkpoint_state() const;
 
   Setup& setup_;
   Trainer& trainer_;
@@ -83,14 +83,14 @@ class TrainingLoop {
 
   std::optional<RunFolder> folder_;  // on the first rank only
   std::string run_path_;             // of the folder, on all ranks
-  std::string started_;              // folder of a run that has not finished a step
+  std::string unfinished_folder_;    // folder of a run that has not finished a step; else ""
   bool made_folder_ = true;          // the folder was not there before
   std::optional<Checkpointer> checkpointer_;
   bool stop_requested_ = false;                       // a rank has asked to stop, with a step that has ended
   bool due_ = false;                                  // the first rank has said that it is time for a checkpoint
-  int64_t begun_ = -1;                                // steps of the checkpoint that was begun last; -1: none was
-  double clock_ = 0;                                  // when it was begun, or the run
-  int64_t enqueued_, finished_;                       // steps; the device works on those between
+  int64_t last_checkpoint_step_ = -1;                 // steps of the checkpoint that was begun last; -1: none was
+  double last_checkpoint_time_ = 0;                   // when it was begun; if none was, when the run began
+  int64_t enqueued_, finished_;                       // numbers of steps: enqueued, and reported
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents
   double training_seconds_ = 0;                       // of all steps, also those before a resume
   Json last_step_, last_score_;

@@ -50,10 +50,10 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
 // Two micro-batches are enough: the first one's gradients are stored, the second one's are added.
 Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& layout, int data_rank, int64_t step,
                    Communicator& communicator, Device& device) {
-  const int64_t micro_steps = std::min<int64_t>(layout.micro_steps(), 2);
+  const int64_t micro_batches = std::min<int64_t>(layout.micro_batches(), 2);
   const size_t tokens = size_t(layout.B) * size_t(sampler.windows().T());
-  std::vector<int32_t> inputs(size_t(micro_steps) * tokens), labels(inputs.size());
-  for (int64_t k = 0; k < micro_steps; ++k)
+  std::vector<int32_t> inputs(size_t(micro_batches) * tokens), labels(inputs.size());
+  for (int64_t k = 0; k < micro_batches; ++k)
     sampler.fill(layout, step, k, data_rank, inputs.data() + size_t(k) * tokens, labels.data() + size_t(k) * tokens);
   return find_tuning(trainer, {step, 0, inputs, labels}, communicator, device);
 }

@@ -3,18 +3,18 @@
 #include <algorithm>
 
 #include "llmc/base/error.h"
-#include "llmc/data/sampler.h"
+#include "llmc/data/token_order.h"
 #include "llmc/kernels/classifier.h"
 
 BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, int window,
-                             ContextPart part)
+                             ContextPart context)
     : device_(device),
       micro_batches_(micro_batches),
       tokens_((tokens + 63) / 64 * 64),
       window_(window),
-      part_(part),
-      pinned_(plan.add(Segment::pinned, "batch", "tokens", DType::int32, {kSlots, micro_batches, parts(), tokens_})),
-      on_device_(plan.add(Segment::device, "batch", "tokens", DType::int32, {micro_batches, parts(), tokens_})) {}
+      context_(context),
+      pinned_(plan.add(Segment::pinned, "batch", "tokens", DType::int32, {kSlots, micro_batches, arrays(), tokens_})),
+      on_device_(plan.add(Segment::device, "batch", "tokens", DType::int32, {micro_batches, arrays(), tokens_})) {}
 
 namespace {
 
@@ -36,11 +36,11 @@ void require_tokens(const int32_t* inputs, const int32_t* labels, const int32_t*
 
 }  // namespace
 
-// Fills `part` (parts, tokens) with one micro-batch: inputs, labels, positions, order, document and window starts.
-void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B,
-                         int T, int V, int first) {
+// Fills `batch` (arrays, tokens) with one micro-batch.
+void BatchUploader::fill(int* batch, const int32_t* inputs, const int32_t* labels, const int32_t* positions, int B,
+                         int T, int V, int past) {
   require_tokens(inputs, labels, positions, B, T, V);
-  const size_t whole = size_t(B) * size_t(T), n = whole / size_t(part_.degree);
+  const size_t whole = size_t(B) * size_t(T), n = whole / size_t(context_.degree);
   document_start_.resize(whole);
   for (size_t i = 0; i < whole; ++i) {
     const int t = int(i % size_t(T));
@@ -48,46 +48,47 @@ void BatchUploader::fill(int* part, const int32_t* inputs, const int32_t* labels
     document_start_[i] = begins ? t : document_start_[i - 1];
   }
   for (size_t i = 0; i < n; ++i) {
-    const size_t at = part_.place(i, B, T);
-    part[i] = inputs[at];
-    part[tokens_ + i] = labels ? labels[at] : kIgnoredLabel;
-    part[2 * tokens_ + i] = positions ? positions[at] : first + int(at % size_t(T));
-    part[4 * tokens_ + i] = document_start_[at];
-    if (window_) part[5 * tokens_ + i] = std::max(document_start_[at], first + int(at % size_t(T)) - window_ + 1);
+    const size_t at = context_.place(i, B, T);
+    const int t = past + int(at % size_t(T));  // in the sequence
+    batch[kInputs * tokens_ + i] = inputs[at];
+    batch[kLabels * tokens_ + i] = labels ? labels[at] : kIgnoredLabel;
+    batch[kPositions * tokens_ + i] = positions ? positions[at] : t;
+    batch[kDocumentStart * tokens_ + i] = document_start_[at];
+    if (window_) batch[kWindowStart * tokens_ + i] = std::max(document_start_[at], t - window_ + 1);
   }
-  sort_positions_by_token(part, int(n), part + 3 * tokens_, sort_scratch_);
+  sort_indices_by_token(batch, int(n), batch + kOrder * tokens_, sort_scratch_);
 }
 
 void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
-                         const int32_t* positions, int B, int T, int V, int first) {
+                         const int32_t* positions, int B, int T, int V, int past) {
   const size_t n = size_t(B) * size_t(T);
   REQUIRE(
-      B > 0 && T > 0 && T % part_.multiple() == 0 && n <= tokens_ * size_t(part_.degree),
+      B > 0 && T > 0 && T % context_.multiple() == 0 && n <= tokens_ * size_t(context_.degree),
       "a micro-batch of %d x %d tokens for %d ranks\n  expected sequences of a multiple of %d, and at most %zu tokens "
       "for each, as planned",
-      B, T, part_.degree, part_.multiple(), tokens_);
+      B, T, context_.degree, context_.multiple(), tokens_);
   REQUIRE(micro_batches > 0 && micro_batches <= micro_batches_, "%d micro-batches, planned were at most %d",
           micro_batches, micro_batches_);
-  const Tensor slot = pinned_->at(slot_).first({micro_batches, parts(), tokens_});
+  const Tensor slot = pinned_->at(slot_).first({micro_batches, arrays(), tokens_});
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next step's tokens", {writes(slot)});
-  for (size_t k = 0; k < size_t(micro_batches) && device_.executes(); ++k)
+  for (size_t k = 0; device_.executes() && k < size_t(micro_batches); ++k)  // a modelled device has no memory to fill
     fill(slot.at(k).as<int>(), inputs + k * n, labels ? labels + k * n : nullptr,
-         positions ? positions + k * n : nullptr, B, T, V, first);
-  packed_ = positions;
+         positions ? positions + k * n : nullptr, B, T, V, past);
+  packed_ = positions != nullptr;
   B_ = B, T_ = T;
-  copy(stream, on_device_->first({micro_batches, parts(), tokens_}), slot);
+  copy(stream, on_device_->first({micro_batches, arrays(), tokens_}), slot);
 }
 
 MicroBatch BatchUploader::micro_batch(int index) const {
   const Tensor all = on_device_->at(index);
-  const auto part = [&](int row) { return all.at(row).elements(0, int64_t(B_) * T_ / part_.degree); };
-  return {.inputs = part(0),
-          .labels = part(1),
-          .positions = part(2),
-          .order = part(3),
-          .document_start = packed_ ? part(4) : Tensor(),
-          .window_start = window_ ? part(5) : Tensor(),
+  const auto array = [&](int a) { return all.at(a).elements(0, int64_t(B_) * T_ / context_.degree); };
+  return {.inputs = array(kInputs),
+          .labels = array(kLabels),
+          .positions = array(kPositions),
+          .order = array(kOrder),
+          .document_start = packed_ ? array(kDocumentStart) : Tensor(),
+          .window_start = window_ ? array(kWindowStart) : Tensor(),
           .B = B_,
           .T = T_};
 }

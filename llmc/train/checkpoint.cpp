@@ -267,7 +267,7 @@ Checkpoint::StoredSlice Checkpoint::slice_of(const StoredTensor& t, const std::s
   sscanf(place.c_str(), "@%llu%n+%llu%n", &first, &end, &stride, &end_of_stride);
   const bool row = end > 0 && size_t(end) == place.size() && t.shape.size() == 1;
   const bool rows = size_t(end_of_stride) == place.size() && t.shape.size() == 2 && t.shape[1] <= stride;
-  // The last element's number, which is also below 2^60 if all scale_inv are.
+  // The number after the last element is computed in 128 bits, which hold the product of any rows and stride.
   const auto in_range = [](unsigned __int128 number) { return number < (uint64_t(1) << 60); };
   REQUIRE(
       t.type == StoredType::F32 && t.elements() > 0 && (row || rows) && in_range(first) &&

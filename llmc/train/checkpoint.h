@@ -1,4 +1,5 @@
-// Checkpoints. Each is a folder with everything that is needed to continue a training, on any mesh of any size.
+// Checkpoints. Each is a folder with everything that is needed to continue a training, on any mesh and in any ZeRO
+// stage.
 //
 //   step-00000120/
 //     rank-00000-of-00002.safetensors   one rank's share of weights and moments, in slices: "weights/NAME@FIRST" holds

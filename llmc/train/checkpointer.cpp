@@ -110,7 +110,7 @@ StepFlags Checkpointer::flags() {
   return {0, outcome == Outcome::done, outcome == Outcome::failed};
 }
 
-void Checkpointer::count(const StepFlags& flags) {
+void Checkpointer::take_flags(const StepFlags& flags) {
   if (++counted_ <= stale_ || (phase_ != Phase::writing && phase_ != Phase::publishing)) return;
   if (flags.saved + flags.not_saved < ranks_.size) return;
   join();
@@ -145,7 +145,7 @@ void Checkpointer::finish() {
           (long long)step_);
   while (under_way()) {
     answer();
-    count(trainer_.sum_flags(flags()));
+    take_flags(trainer_.sum_flags(flags()));
     if (under_way()) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }

@@ -4,7 +4,7 @@
 //   checkpointer.begin(step);                                         // all of the step is enqueued
 //   trainer->enqueue_step({…, checkpointer.flags(), …});
 //   if (checkpointer.waits_for_state()) checkpointer.write(state);    // the step has ended
-//   checkpointer.count(trainer->wait_for_step().flags);               // for each step, in order
+//   checkpointer.take_flags(trainer->wait_for_step().flags);               // for each step, in order
 //
 // If a share cannot be written, the run loses that checkpoint and goes on: the rank prints a warning, the partial
 // checkpoint is removed, and complete checkpoints stay.
@@ -46,10 +46,10 @@ class Checkpointer {
   // `removes_old`: --keep-checkpoints holds.
   bool save(int64_t step, const Json& state, bool removes_old = true);
 
-  // Each result of flags(), summed over the ranks, must be passed to count(), in the same order. A step's result comes
-  // when the next step is under way already.
+  // Each result of flags(), summed over the ranks, must be passed to take_flags(), in the same order. A step's result
+  // comes when the next step is under way already.
   StepFlags flags();
-  void count(const StepFlags& of_all_ranks);
+  void take_flags(const StepFlags& of_all_ranks);
   bool under_way() const { return phase_ != Phase::idle; }
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();

@@ -19,7 +19,7 @@ NotFiniteSearch::NotFiniteSearch(Communicator& communicator, Stream& stream, con
 // Each micro-batch begins with the embedding's output.
 void NotFiniteSearch::look_at(const ObservedTensor& seen) {
   if (found_) return;
-  if (seen.layer < 0 && seen.name) ++micro_step_, position_ = 0;
+  if (seen.layer < 0 && seen.name) ++micro_batch_, position_ = 0;
   if (fp8_word_) {
     uint32_t word = 0;
     copy(stream_, &word, fp8_word_, 1);
@@ -65,5 +65,5 @@ std::optional<int64_t> NotFiniteSearch::first_in(const Tensor& tensor) {
 }
 
 void NotFiniteSearch::report(const std::string& tensor, int64_t token) {
-  found_ = {micro_step_, position_, tensor, token};
+  found_ = {micro_batch_, position_, tensor, token};
 }

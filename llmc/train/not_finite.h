@@ -17,10 +17,10 @@
 
 // The first tensor of a step that is not finite on this rank.
 struct NotFinite {
-  int64_t micro_step;  // from 0
-  int64_t position;    // how many tensors of the micro-batch were looked at before it
-  std::string tensor;  // "the output of qkv in block 3"
-  int64_t token = -1;  // of the micro-batch's B T tokens, the first one with such a number; -1: not known
+  int64_t micro_batch;  // from 0
+  int64_t position;     // how many tensors of the micro-batch were looked at before it
+  std::string tensor;   // "the output of qkv in block 3"
+  int64_t token = -1;   // of the micro-batch's B T tokens, the first one with such a number; -1: not known
 };
 
 class NotFiniteSearch {
@@ -44,6 +44,6 @@ class NotFiniteSearch {
   const int64_t tokens_;
   const uint32_t* fp8_word_;
   DeviceMemory first_;  // a uint32_t
-  int64_t micro_step_ = -1, position_ = 0;
+  int64_t micro_batch_ = -1, position_ = 0;
   std::optional<NotFinite> found_;
 };

@@ -41,12 +41,14 @@ void Optimizer::plan_squares(int unit) {
   for (const Slice& slice : layout_.slices(unit, own.first, own.count)) {
     if (slice.tensor->copy == 0) continue;
     add(begin, slice.at);
-    // Such a tensor is followed by another one or by padding of zeros, so what follows can begin 16-byte aligned.
+    // The squares of another copy are left out. What follows is another such tensor or padding of zeros, so the next
+    // interval can begin 16-byte aligned.
     begin = (slice.at + slice.count + 3) / 4 * 4;
   }
   add(begin, own.count);
 }
 
+// AdamW updates the tensors that have a second moment.
 void Optimizer::add_runs(const OptimizerSettings& settings, const Fp8Settings& fp8) {
   const bool contiguous = updates_contiguous(placement_);
   size_t end = 0;  // of the last run, in a buffer of all elements that this rank updates
@@ -114,8 +116,8 @@ void Optimizer::square_sum(StepState* state) {
   compute_.wait(summed_);
 }
 
-void Optimizer::update(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
-                       AdamWAmax amax) {
+void Optimizer::update_run(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
+                           AdamWAmax amax) {
   std::vector<SweepArray> arrays;
   for (const StateKind kind : kStateKinds) arrays.push_back(state_.sweep_array(kind, run.unit, run.elements));
   arrays.push_back(state_.gradient_array(gradients));
@@ -126,17 +128,17 @@ void Optimizer::update(const Run& run, const Tensor& gradients, const Tensor& we
   });
 }
 
-void Optimizer::begin_step(const ParameterStore& parameters, StepState* state) {
+void Optimizer::decide_update(const ParameterStore& parameters, StepState* state) {
   square_sum(state);
   global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}),
                      {progress_, constants_, words_of(parameters.weight_amax())});
 }
 
-void Optimizer::step(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
+void Optimizer::update(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
   state_.sweep().begin();
   for (const Run& run : runs_)
-    update(run, gradients.sums_from(run.unit, run.elements), parameters.kept_from(run.unit, run.elements), state,
-           words_of(amax));
+    update_run(run, gradients.sums_from(run.unit, run.elements), parameters.kept_from(run.unit, run.elements), state,
+               words_of(amax));
   parameters.updated(bool(amax));
 }

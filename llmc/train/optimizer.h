@@ -23,13 +23,13 @@ class Optimizer {
   // the first step.
   void reset(int64_t updates = 0);
   // Writes the partial sums of squares of a unit's gradients in UnitPlacement::own. Must be called once per unit before
-  // begin_step(), when they are summed over the ranks.
+  // decide_update(), when they are summed over the ranks.
   void square_gradients(Stream& stream, int unit, const Tensor& own);
   // Writes norm, clip factor and whether the step is held to `state`. Its loss and its gradients must already be summed
   // over the ranks.
-  void begin_step(const ParameterStore& parameters, StepState* state);
-  // Then updates, unless the step is held.
-  void step(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
+  void decide_update(const ParameterStore& parameters, StepState* state);
+  // Updates the weights, unless the step is held. Must be called after decide_update().
+  void update(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
 
  private:
   // Elements that one sweep updates: a shard of a unit and those after it that are contiguous with it in the state, the
@@ -42,7 +42,8 @@ class Optimizer {
   void add_runs(const OptimizerSettings& settings, const Fp8Settings& fp8);
   void add_ranges(const Run& run, int unit, const Shard& shard, const OptimizerSettings& settings,
                   const Fp8Settings& fp8);
-  void update(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state, AdamWAmax amax);
+  void update_run(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
+                  AdamWAmax amax);
   void plan_squares(int unit);
   void square_sum(StepState* state);
 

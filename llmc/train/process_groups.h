@@ -27,13 +27,13 @@ inline void require_shareable_sequences(int T, const Mesh& mesh) {
 struct ProcessGroups {
   using Group = std::unique_ptr<Communicator>;
 
-  Group gather, reduce, replicate;  // ranks that shard together (twice); ranks that keep the same part
-  // The ranks of a tensor-parallel group three times, each named by the stream that uses it: between products, at the
-  // same time as `reduce`, and as `gather`. `kv_replicas`: those of them with the same key and value heads. Null: there
-  // is no tensor parallelism.
+  Group gather, reduce;  // the ranks that shard, on the gather stream and on the reduce stream
+  Group replicate;       // the ranks that keep the same part
+  // The tensor-parallel ranks, one communicator for each stream that uses one: NCCL serializes the collectives of a
+  // communicator. `kv_replicas`: those of them with the same key and value heads. Null without tensor parallelism.
   Group tp_compute, tp_reduce, tp_gather, kv_replicas;
-  Group ascending, descending;  // ranks that share sequences; null without them
-  Group sequence_group;         // ranks that compute the same sequences; null: this rank alone
+  Group ascending, descending;  // the context-parallel ranks in both orders (context_parallel.h); null without them
+  Group sequence_group;         // the ranks that compute the same sequences, context x tensor; null: this rank alone
 
   // All ranks call.
   ProcessGroups(Communicator& all, const Mesh& mesh, const ModelConfig& config) {
@@ -71,8 +71,9 @@ struct ProcessGroups {
   }
 };
 
-// Communication beside products and attention: each kind has a stream of its own. The priority lets NCCL's blocks start
-// between those of a product. They would otherwise wait for its last wave, and the ranks for the latest of them.
+// Communication at the same time as products and attention: each kind has a stream of its own. The priority lets NCCL's
+// blocks start between those of a product. They would otherwise wait for its last wave, and the ranks for the latest of
+// them.
 struct TensorStream {
   Stream stream;
   TensorParallel parallel;

@@ -11,9 +11,9 @@
 //                              chose for "auto"
 //   data, data_identity        a sentence about the data; what it is recognised by (data_identity.h), with the rule of
 //                              its documents
-//   windows                    how the data is cut into sequences: kWindows
+//   windows                    how the data is split into sequences: kWindows
 //   tokenizer                  file: where tokenizer.json was when the run began; xxh64: its checksum ("" for both
-//                              without one); document_token: what begins a text that is cut (null: nothing)
+//                              without one); document_token: what begins a text that is tokenized (null: nothing)
 //   tuning                     the chosen algorithms of products, or null
 //   last_step, last_score      the last lines of train.jsonl about a step and an evaluation, or null
 //

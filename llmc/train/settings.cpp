@@ -7,7 +7,6 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/memory/placement.h"
 #include "llmc/train/defaults.h"
 
 namespace {
@@ -45,7 +44,7 @@ void require_shareable(int64_t G, int data_ranks, int64_t together) {
           (long long)((G / data_ranks + 1) * data_ranks));
 }
 
-// Returns the sequences of T tokens in an epoch, as Windows cuts them; 0 if the data is not known.
+// Returns the sequences of T tokens in an epoch, as in Windows; 0 if the data is not known.
 int64_t sequences_of_epoch(int64_t data_tokens, int T) { return (data_tokens + T - 1) / T; }
 
 void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, const ModelConfig& config, int ranks,
@@ -57,11 +56,11 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
           (long long)T, config.name.c_str(), config.max_positions, config.max_positions);
   s.T = s.context_length = int(T);
   if (is_auto(o.global_batch)) {
-    const int64_t unit = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
+    const int64_t multiple = ranks * (is_auto(o.micro_batch) ? 1 : o.micro_batch);
     const int64_t epoch = sequences_of_epoch(data_tokens, s.T);
     const int64_t most = std::max<int64_t>(1, epoch / kStepsOfEpoch);
     const int64_t wanted = epoch ? std::min(defaults.G, int64_t(std::bit_floor(uint64_t(most)))) : defaults.G;
-    s.G = (std::max(wanted, unit) + unit - 1) / unit * unit;
+    s.G = (std::max(wanted, multiple) + multiple - 1) / multiple * multiple;
     s.reasons.push_back(format("global batch %s: %s%s", counted(s.G, "sequence").c_str(),
                                wanted == defaults.G ? "the default"
                                                     : format("less than the default %lld, for an epoch has %lld",
@@ -91,7 +90,7 @@ void resolve_batch(RunSettings& s, const Options& o, const Defaults& defaults, c
             (long long)largest_divisor(share, o.micro_batch));
     s.B = int(o.micro_batch);
   }
-  s.micro_steps = share / s.B;
+  s.micro_batches = share / s.B;
 }
 
 void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, int64_t data_tokens, bool loaded) {
@@ -267,6 +266,11 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   return s;
 }
 
+Mesh mesh_of(const Options& options, int world, int rank) {
+  return Mesh::create(world, rank, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
+                      int(options.hybrid_shard_degree));
+}
+
 TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   TrainerSettings t;
   t.dtype = s.dtype;
@@ -288,7 +292,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
   t.snapshot = t.training && s.snapshot;
-  t.micro_steps = t.training ? int(s.micro_steps) : 1;
+  t.micro_batches = t.training ? int(s.micro_batches) : 1;
   t.graphs = t.training && o.cuda_graphs;
   t.tensor_chunks = int(o.tensor_parallel_overlap);
   t.tensor_sums = o.tensor_parallel_reduce_dtype == "fp32" ? DType::fp32 : s.dtype;

@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "llmc/base/options.h"
+#include "llmc/comm/mesh.h"
 #include "llmc/config/config.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/train/schedule.h"
-#include "llmc/train/trainer.h"
+#include "llmc/train/trainer_settings.h"
 
 struct RunSettings {
   DType dtype;
@@ -19,7 +20,7 @@ struct RunSettings {
   int context_length;  // tokens that the model can see at once: T, or what a run without training needs
   int B;               // sequences per micro-batch
   int64_t G;           // sequences per step, over all data ranks
-  int64_t micro_steps;
+  int64_t micro_batches;
   int64_t steps;
   double lr, min_lr;
   int64_t warmup_steps;
@@ -46,6 +47,9 @@ struct RunSettings {
   }
   bool saves(const Options& options) const { return options.checkpoint_every > 0 || checkpoint_minutes > 0; }
 };
+
+// Returns the mesh of `world` ranks that the options ask for, for one rank of it.
+Mesh mesh_of(const Options& options, int world, int rank);
 
 // Returns the trainer's settings, which follow from both.
 TrainerSettings trainer_settings(const Options& options, const RunSettings& settings);

@@ -10,13 +10,6 @@
 #include "llmc/memory/reserve.h"
 #include "llmc/train/logits.h"
 
-namespace {
-
-constexpr size_t kSummedAtBegin = 5;  // numbers of StepState: label_count and the flags behind it
-constexpr size_t kSummedAtEnd = 2;    // loss_sum and not_finite_ranks
-
-}  // namespace
-
 std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communicator, const ModelConfig& config,
                                          const TrainerSettings& settings, const Mesh& mesh) {
   config.check();
@@ -48,8 +41,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                                    layout_.projections.of(layout_.units[size_t(unit)].layer));
                              })),
       compute_(device, "compute"),
-      gather_(device, "gather", StreamPriority::highest),
-      reduce_(device, "reduce", StreamPriority::highest),
+      gather_stream_(device, "gather", StreamPriority::highest),
+      reduce_stream_(device, "reduce", StreamPriority::highest),
       tensor_(groups_.tp_reduce
                   ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks, settings.tensor_sums)
                   : nullptr),
@@ -59,13 +52,14 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                 : nullptr),
       scales_(settings.fp8.on()
                   ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, layout_.projections, settings_.fp8_stats,
-                                                communicator, device, compute_, reduce_)
+                                                communicator, device, compute_, reduce_stream_)
                   : nullptr),
       parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
-                  compute_, gather_),
-      state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, compute_, host_.get()),
+                  compute_, gather_stream_),
+      optimizer_state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, compute_,
+                       host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
-      batches_(plan_, device, settings.micro_steps,
+      batches_(plan_, device, settings.micro_batches,
                size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
                transformer_.context_part()),
       step_states_(plan_, device),
@@ -79,11 +73,11 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   for (size_t i = 0; i < side_streams().size(); ++i) joined_.emplace_back(device);
   if (tensor_) full_tensors_.emplace(whole_config_, shard_group_.degree(), *groups_.tp_compute, compute_);
   if (!settings.training) return;
-  prepare_graph();
-  if (settings.snapshot) snapshot_.emplace(plan_, state_, scales_ ? scales_->state_size() : 0, device);
-  gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_,
+  reset_graph();
+  if (settings.snapshot) snapshot_.emplace(plan_, optimizer_state_, scales_ ? scales_->state_size() : 0, device);
+  gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_stream_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);
-  optimizer_.emplace(plan_, layout_, placement_, state_, settings, settings_.fp8, compute_, reduce_);
+  optimizer_.emplace(plan_, layout_, placement_, optimizer_state_, settings, settings_.fp8, compute_, reduce_stream_);
 }
 
 RankPart Trainer::rank_part() const {
@@ -127,23 +121,25 @@ void Trainer::enqueue_step(const StepInput& input) {
   const Range range("step %lld", input.step + 1);
   const StepForm form{int(input.inputs.size() / micro_tokens), !input.positions.empty()};
   device_.begin_step();
-  begin_step(input);
-  batches_.send(compute_, form.micro_steps, input.inputs.data(), input.labels.data(),
+  send_state(input);
+  batches_.send(compute_, form.micro_batches, input.inputs.data(), input.labels.data(),
                 form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, whole_config_.V);
   if (scales_) scales_->begin_step(input.step);
-  if (graph_ && stepped_ && !input.no_graph && is_regular(input.step)) launch_work(form);
+  if (graph_ && stepped_ && !input.no_graph && can_launch(input.step)) launch_work(form);
   else enqueue_work(form, false);
   step_states_.fetch(compute_);
   stepped_ = true;
-  if (graph_ && graph_->empty() && !input.no_graph && is_regular(input.step + 1)) capture_work(form);
+  if (graph_ && graph_->empty() && !input.no_graph && can_launch(input.step + 1)) capture_work(form);
 }
 
-void Trainer::begin_step(const StepInput& input) {
+// The ranks sum the numbers of labels and the flags before the forward pass: the head divides by all labels.
+void Trainer::send_state(const StepInput& input) {
   StepState state{};
   state.learning_rate = float(input.learning_rate);
   state.grad_clip = settings_.grad_clip;
   state.step = input.step;
   const auto ignored = std::count(input.labels.begin(), input.labels.end(), kIgnoredLabel);
+  // All ranks of a sequence group have the same labels, so one of them counts them.
   state.label_count = is_leader() ? int64_t(input.labels.size()) - int64_t(ignored) : 0;
   set_flags(state, input.flags);
   step_states_.send(compute_, state);
@@ -160,48 +156,52 @@ StepFlags Trainer::flags_of(const StepState& state) {
 }
 
 // Enqueues the work from the batches and the state on the device to the updated weights.
-void Trainer::enqueue_work(StepForm form, bool captured) {
-  for (int k = 0; k < form.micro_steps; ++k) {
+//
+// Loss, amaxes and gradients are summed on the reduce stream. start_sum_over_ranks() makes it wait for compute, and
+// start_all_reduce() relies on that. wait_for_sums() makes compute wait for the reduce stream, so from there on all
+// three are global. Only then is it known whether the step is held, which the scales and the weights obey.
+void Trainer::enqueue_work(StepForm form, bool capturing) {
+  for (int k = 0; k < form.micro_batches; ++k) {
     const MicroBatch batch = batches_.micro_batch(k);
     transformer_.forward(batch, true);
-    transformer_.backward(batch, step_states_.on_device(), *gradients_, k == 0, k + 1 == form.micro_steps);
+    transformer_.backward(batch, step_states_.on_device(), *gradients_, k == 0, k + 1 == form.micro_batches);
   }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
   start_sum_over_ranks({&step_states_.on_device()->loss_sum, {kSummedAtEnd}});
-  if (scales_) scales_->start_all_reduce();  // after the sum, which waits for compute
-  gradients_->finish_step();                 // waits for all that was started on the reduce stream
+  if (scales_) scales_->start_all_reduce();
+  gradients_->wait_for_sums();
   if (snapshot_) snapshot_->before_update(compute_);
-  optimizer_->begin_step(parameters_, step_states_.on_device());
-  if (scales_) scales_->finish_step();
-  if (scales_ && !captured) scales_->end_step();
-  optimizer_->step(*gradients_, parameters_, step_states_.on_device());
+  optimizer_->decide_update(parameters_, step_states_.on_device());
+  if (scales_) scales_->update_scales();
+  if (scales_ && !capturing) scales_->count_step();  // launch_work() counts each launch
+  optimizer_->update(*gradients_, parameters_, step_states_.on_device());
   join();
 }
 
-bool Trainer::is_regular(int64_t step) const {
+bool Trainer::can_launch(int64_t step) const {
   return !observed_ && !(snapshot_ && snapshot_->on_its_way()) && (!scales_ || scales_->is_regular(step));
 }
 
-// Sums numbers of the step's state over all ranks, beside compute.
+// Sums numbers of the step's state over all ranks, at the same time as work on compute.
 void Trainer::start_sum_over_ranks(const Tensor& numbers) {
   if (communicator_.size() == 1) return;
   to_reduce_.record(compute_);
-  reduce_.wait(to_reduce_);
-  communicator_.all_reduce_sum(reduce_, numbers);
+  reduce_stream_.wait(to_reduce_);
+  communicator_.all_reduce_sum(reduce_stream_, numbers);
 }
 
-// The same, but compute waits for the sum.
+// Sums numbers of the step's state over all ranks. Compute waits for the sum.
 void Trainer::sum_over_ranks_on_device(const Tensor& numbers) {
   if (communicator_.size() == 1) return;
   start_sum_over_ranks(numbers);
-  to_compute_.record(reduce_);
+  to_compute_.record(reduce_stream_);
   compute_.wait(to_compute_);
 }
 
 StepResult Trainer::wait_for_step() {
   const auto [s, seconds] = step_states_.wait_for_oldest(communicator_);
-  if (scales_) scales_->learn(s);
+  if (scales_) scales_->read_result(s);
   updates_ = s.updates;
   StepResult result{};
   result.step = s.step;
@@ -220,7 +220,9 @@ Trainer::Search Trainer::search_not_finite(const StepInput& input) {
   NotFiniteSearch search(communicator_, compute_, layout_, all_rows ? int64_t(settings_.B) * settings_.T : 0,
                          scales_ ? scales_->not_finite() : nullptr);
   transformer_.observe_tensors([&](const ObservedTensor& seen) { search.look_at(seen); });
-  enqueue_step({input.step, input.learning_rate, input.inputs, input.labels, input.flags, input.positions, true});
+  StepInput again = input;
+  again.no_graph = true;
+  enqueue_step(again);
   transformer_.observe_tensors({});
   Search all{search.found(), wait_for_step()};
   // Weights that are sent in FP8 are quantized before the first micro-batch, and reported at the end of the step.
@@ -229,6 +231,7 @@ Trainer::Search Trainer::search_not_finite(const StepInput& input) {
   return all;
 }
 
+// Uses the queue's slot and the state on the device as memory for the flags.
 StepFlags Trainer::sum_flags(const StepFlags& own) {
   StepState state{};
   set_flags(state, own);
@@ -241,7 +244,7 @@ StepFlags Trainer::sum_flags(const StepFlags& own) {
 // ---------------------------------------------------------------------------------------------- streams and graphs
 
 std::vector<Stream*> Trainer::side_streams() {
-  std::vector<Stream*> streams = {&gather_, &reduce_};
+  std::vector<Stream*> streams = {&gather_stream_, &reduce_stream_};
   if (tensor_) streams.push_back(&tensor_->stream);
   if (context_) streams.push_back(&context_->stream);
   if (host_) streams.insert(streams.end(), {&host_->out, &host_->in});
@@ -257,12 +260,14 @@ void Trainer::join() {
   }
 }
 
-// With `graphs`: makes the next step run without a graph. Its work is captured afterwards.
-void Trainer::prepare_graph() {
+// With `graphs`: drops the graph. The next step is enqueued without one, and its work is captured afterwards.
+void Trainer::reset_graph() {
   if (settings_.graphs && device_.executes()) graph_.emplace(device_);
   stepped_ = false;
 }
 
+// A capture executes nothing, but gather() and get() mark what they enqueue as current. So the weights are marked as
+// changed before it, which puts all gathers into the graph, and after it, because none of them was executed.
 void Trainer::capture_work(StepForm form) {
   parameters_.changed();
   graph_->capture(compute_, [&] {
@@ -271,15 +276,15 @@ void Trainer::capture_work(StepForm form) {
     enqueue_work(form, true);
   });
   parameters_.changed();
-  captured_ = form;
+  captured_form_ = form;
 }
 
 void Trainer::launch_work(StepForm form) {
-  if (graph_->empty() || captured_ != form) capture_work(form);
+  if (graph_->empty() || captured_form_ != form) capture_work(form);
   graph_->launch(compute_);
   communicator_.graph_launched(compute_);
   parameters_.changed();
-  if (scales_) scales_->end_step();
+  if (scales_) scales_->count_step();
 }
 
 // Between the candidates the host waits for the other streams, too, because their work would distort the times.
@@ -292,7 +297,7 @@ Tuning Trainer::time_products(const StepInput& input) {
   });
   enqueue_step(input);
   step_states_.wait_for_oldest(communicator_);
-  prepare_graph();
+  reset_graph();
   return matmul_->end_timing();
 }
 
@@ -327,6 +332,7 @@ std::vector<float> Trainer::losses(const std::vector<int32_t>& inputs, const std
                      settings_.T);
 }
 
+// Uses the queue's slot and the state on the device as memory for the sums.
 LossSum Trainer::sum_over_ranks(LossSum sum) {
   StepState state{};
   state.loss_sum = sum.nats, state.label_count = sum.labels;

@@ -1,4 +1,5 @@
-// A model in training on this rank: weights, gradients, moments and activations in one planned arena, and the step.
+// A model in training on this rank: its weights, gradients, moments and activations in planned memory, and the step.
+// Steps and forward passes are in trainer.cpp. State is set and saved in trainer_state.cpp.
 //
 //   auto trainer = Trainer::create(device, communicator, config, settings);   // plans, allocates nothing
 //   trainer->allocate();
@@ -42,11 +43,11 @@ struct StepFlags {
 struct StepInput {
   int64_t step;  // from 0
   double learning_rate;
-  const std::vector<int32_t>& inputs;  // (k, B, T), the same on all ranks that compute the same sequences
-  const std::vector<int32_t>& labels;  // (k, B, T), -100 = ignored
-  StepFlags flags = {};                // this rank's
-  std::span<const int32_t> positions =
-      {};                 // (k, B, T) for packed documents (see BatchUploader); empty: 0 .. T-1 in each row
+  std::span<const int32_t> inputs;  // (k, B, T), the same on all ranks that compute the same sequences
+  std::span<const int32_t> labels;  // (k, B, T), -100 = ignored
+  StepFlags flags = {};             // this rank's
+  // (k, B, T) for packed documents (see BatchUploader); empty: 0 .. T-1 in each row.
+  std::span<const int32_t> positions = {};
   bool no_graph = false;  // not launched as a graph; set on all ranks when one of them records the step
 };
 
@@ -95,19 +96,22 @@ class Trainer {
   // Restores weights, moments and FP8 scales from a checkpoint; this rank reads the parts that it keeps. Throws if the
   // checkpoint lacks a tensor.
   void restore(const Checkpoint& checkpoint);
-  // Returns what this rank saves. The shards of all ranks together are the whole model, without overlap.
-  const PerKind<FlatShards>& saved() const { return state_.saved(); }
+  // Returns what this rank saves. The shards of all ranks together are the whole model, without overlap, except for
+  // tensors of which tensor-parallel ranks have copies: a checkpoint takes copy 0 (ParameterInfo::copy).
+  const PerKind<FlatShards>& saved() const { return optimizer_state_.saved(); }
   // Reads a shard of what this rank saves. The host must have waited for the last step.
-  void read_state(StateKind kind, int unit, const Shard& shard, float* to) { state_.read(kind, unit, shard, to); }
+  void read_state(StateKind kind, int unit, const Shard& shard, float* to) {
+    optimizer_state_.read(kind, unit, shard, to);
+  }
   // Returns training state other than weights and moments (FP8 scales and their history), either current or from the
   // last snapshot.
   std::vector<NamedNumbers> other_state(bool of_snapshot);
-  // Copies the share to the host, as it is after the last step that was enqueued, while further steps run. Throws
-  // unless settings.snapshot was set.
+  // Copies what this rank saves to the host, as it is after the last step that was enqueued. Further steps may run
+  // meanwhile. Throws unless settings.snapshot was set.
   void take_snapshot();
   const Snapshot& wait_for_snapshot();
 
-  // Enqueues the step's work in several streams, which fork from the compute stream and join it again. With `graphs`,
+  // Enqueues the step's work in several streams, which join the compute stream at the end. With `graphs`,
   // the work is captured after the first step, and later steps launch the graph. Some steps differ and are enqueued
   // like the first one: a step that follows a snapshot, one with FP8 statistics, one that is observed, and one with
   // no_graph. With delayed FP8 scales, so are all steps until the host knows that each tensor has a scale, so that the
@@ -168,22 +172,22 @@ class Trainer {
           const TrainerSettings& settings);
   // The properties of a step that decide, with the settings, which work it enqueues.
   struct StepForm {
-    int micro_steps;
+    int micro_batches;
     bool packed;
     bool operator==(const StepForm&) const = default;
   };
   RankPart rank_part() const;
 
-  void begin_step(const StepInput& input);
-  void enqueue_work(StepForm form, bool captured);
-  bool is_regular(int64_t step) const;
+  void send_state(const StepInput& input);
+  void enqueue_work(StepForm form, bool capturing);
+  bool can_launch(int64_t step) const;
   static void set_flags(StepState& state, const StepFlags& flags);
   static StepFlags flags_of(const StepState& state);
   void start_sum_over_ranks(const Tensor& numbers);
   void sum_over_ranks_on_device(const Tensor& numbers);
   std::vector<Stream*> side_streams();
   void join();
-  void prepare_graph();
+  void reset_graph();
   void capture_work(StepForm form);
   void launch_work(StepForm form);
 
@@ -207,14 +211,14 @@ class Trainer {
   const ParameterLayout layout_;
   const Placement placement_;
   MemoryPlan plan_;
-  Stream compute_, gather_, reduce_;
+  Stream compute_, gather_stream_, reduce_stream_;
   const std::unique_ptr<TensorStream> tensor_;    // with tensor parallelism
   const std::unique_ptr<ContextStream> context_;  // with context parallelism
   std::optional<FullTensors> full_tensors_;
   const std::unique_ptr<HostStreams> host_;  // if something is offloaded
   const std::unique_ptr<Fp8Scales> scales_;  // with FP8 products
   ParameterStore parameters_;
-  OptimizerState state_;
+  OptimizerState optimizer_state_;
   std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
   std::optional<Optimizer> optimizer_;
   std::optional<Snapshot> snapshot_;  // if snapshots were planned
@@ -228,8 +232,8 @@ class Trainer {
   std::vector<Event> joined_;  // one per side stream
   Arena arena_;
   std::optional<Matmul> matmul_;
-  std::optional<Graph> graph_;  // of a step of the form captured_
-  StepForm captured_{};
+  std::optional<Graph> graph_;  // of a step of the form captured_form_; empty until one was captured
+  StepForm captured_form_{};
   int64_t updates_ = 0;
   bool stepped_ = false, observed_ = false;  // a step was enqueued; an observer is set
 };

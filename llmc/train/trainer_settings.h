@@ -1,10 +1,10 @@
-// The settings of a Trainer.
+// What a Trainer plans and enqueues. trainer_settings() in settings.cpp says which option sets which field.
 #pragma once
 
 #include "llmc/memory/optimizer_state.h"
 #include "llmc/model/pass_settings.h"
 
-// Those of the updates.
+// What an update of the weights depends on.
 struct OptimizerSettings {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0.1f;  // of matrices
@@ -14,12 +14,12 @@ struct OptimizerSettings {
 struct TrainerSettings : PassSettings, OptimizerSettings {
   bool tf32 = false;
   float grad_clip = 1.0f;            // 0: no clipping
-  int zero_stage = 0;                // which state is sharded: see placement.h
+  int zero_stage = 0;                // what the ranks shard: see placement.h
   DType reduce_dtype = DType::fp32;  // of gradients that are sent between the ranks that shard
   bool snapshot = false;             // plans host memory for take_snapshot()
   int64_t fp8_stats = 0;             // statistics every so many steps, from 0 on; 0: never
   StateSettings state;               // types and memory of master weights and moments
-  int micro_steps = 1;               // most micro-batches per step
+  int micro_batches = 1;             // most micro-batches per step
   int tensor_chunks = 1;             // in which tensor parallelism sends rows, at the same time as the products
   DType tensor_sums = DType::fp32;   // of partial sums between tensor-parallel ranks
   bool graphs = false;               // captures a step once as a CUDA graph, and then launches the graph

@@ -8,20 +8,20 @@
 #include "llmc/train/trainer.h"
 #include "llmc/train/weights_io.h"
 
-// Calls f for each slice of a tensor that this rank updates, cut further if the state requires it, with the address on
-// the device to which f must write the slice's fp32 numbers. Sets the padding to 0.
+// Calls f for each slice of a tensor that this rank updates, split further if the state requires it, with the address
+// on the device to which f must write the slice's fp32 numbers. Sets the padding to 0.
 template <class F>
 void Trainer::set_slices(StateKind kind, F&& f) {
-  for (const auto& [unit, shard, _] : state_.shards(kind).entries()) {
+  for (const auto& [unit, shard, _] : optimizer_state_.shards(kind).entries()) {
     const auto clear_between = [&, unit = unit, shard = shard](size_t begin, size_t end) {
       if (end > begin)
-        state_.set(kind, unit, {shard.first + begin, end - begin},
-                   [&](const Tensor& to, size_t) { clear(compute_, to); });
+        optimizer_state_.set(kind, unit, {shard.first + begin, end - begin},
+                             [&](const Tensor& to, size_t) { clear(compute_, to); });
     };
     size_t end = 0;
     for (const Slice& slice : layout_.slices(unit, shard.first, shard.count)) {
       clear_between(end, slice.at);
-      state_.set(kind, unit, {shard.first + slice.at, slice.count}, [&](const Tensor& to, size_t first) {
+      optimizer_state_.set(kind, unit, {shard.first + slice.at, slice.count}, [&](const Tensor& to, size_t first) {
         f(Slice{slice.tensor, slice.first + first, size_t(to.size()), slice.at + first}, to);
       });
       end = slice.at + slice.count;
@@ -78,14 +78,15 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 
 // Must be called when the weights are new: updates the products' copy from the master.
 void Trainer::begin_training() {
-  if (state_.has_master())
-    for (const auto& [unit, shard, _] : state_.shards(StateKind::master).entries()) {
+  if (optimizer_state_.has_master())
+    for (const auto& [unit, shard, _] : optimizer_state_.shards(StateKind::master).entries()) {
       const Tensor weights = parameters_.kept(unit, shard);
-      state_.get(StateKind::master, unit, shard,
-                 [&](const Tensor& from, size_t first) { cast(compute_, weights.elements(first, from.size()), from); });
+      optimizer_state_.get(StateKind::master, unit, shard, [&](const Tensor& from, size_t first) {
+        cast(compute_, weights.elements(first, from.size()), from);
+      });
     }
   parameters_.updated();
-  prepare_graph();
+  reset_graph();
   compute_.synchronize();
 }
 
@@ -141,11 +142,13 @@ std::string Trainer::save(const std::string& directory) {
 // Returns the unit's master weights as fp32, on the device. The conditions are those of whole_unit().
 Tensor Trainer::whole_weights(int unit) {
   const Shard& shard = placement_[size_t(unit)].state;
-  if (state_.is_plain(StateKind::master)) return whole_unit(unit, state_.view(StateKind::master, unit, shard));
+  if (optimizer_state_.is_plain(StateKind::master))
+    return whole_unit(unit, optimizer_state_.view(StateKind::master, unit, shard));
   REQUIRE(gradients_, "whole weights were asked for, and only forward passes were planned");
   const Tensor own = gradients_->borrow_buffer(unit).elements(shard.first, shard.count);
-  state_.get(StateKind::master, unit, shard,
-             [&](const Tensor& from, size_t first) { copy(compute_, own.elements(first, from.size()), from); });
+  optimizer_state_.get(StateKind::master, unit, shard, [&](const Tensor& from, size_t first) {
+    copy(compute_, own.elements(first, from.size()), from);
+  });
   compute_.synchronize();
   return whole_unit(unit, own);
 }
@@ -156,8 +159,8 @@ Tensor Trainer::whole_unit(int unit, const Tensor& own) {
   if (!placement_[size_t(unit)].updates_part()) return own;
   REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
   const Tensor whole = gradients_->borrow_buffer(unit);
-  shard_group_.reduce.all_gather(reduce_, whole, own);
-  to_compute_.record(reduce_);
+  shard_group_.reduce.all_gather(reduce_stream_, whole, own);
+  to_compute_.record(reduce_stream_);
   compute_.wait(to_compute_);
   return whole;
 }
