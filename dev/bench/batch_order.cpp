@@ -31,7 +31,8 @@ void add(std::vector<int64_t>& places, Windows::Place place) {
 
 void write(const std::string& path, const Ranks& ranks, const std::vector<std::string>& arguments) {
   const Setup setup(parse_options(arguments), arguments, ranks, nullptr);
-  REQUIRE(setup.trains() && setup.data.held_out, "batch_order: these options train nothing, or hold nothing out");
+  REQUIRE(setup.options.trains() && setup.data.held_out,
+          "batch_order: these options train nothing, or hold nothing out");
   const RunSettings& settings = setup.settings;
   const TokenDataset &train = *setup.data.train, &held_out = *setup.data.held_out;
 
