@@ -505,7 +505,7 @@ Arguments parse(int argc, char** argv) {
 
 int compare(const Ranks& ranks, const Arguments& arguments) {
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, arguments.tensor_degree, arguments.context_degree);
-  REQUIRE(mesh.data_ranks() == 1, "%s: a dump has one batch, for one data rank\n  start %d rank(s)",
+  REQUIRE(mesh.data_degree() == 1, "%s: a dump has one batch, for one data rank\n  start %d rank(s)",
           mesh.description().c_str(), arguments.tensor_degree * arguments.context_degree);
   if (ranks.rank > 0) REQUIRE(freopen("/dev/null", "w", stdout), "cannot open /dev/null");  // all ranks find the same
   Device device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size));

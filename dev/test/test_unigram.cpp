@@ -38,7 +38,7 @@ TEST_CASE("unigram cross entropy") {
     CHECK(masked.of_token[6] == 1);
     CHECK(masked.labels == 1);
     CHECK(masked.tokens == 4);
-    CHECK(describe_learnt(masked) == "learns 1 of 4 tokens (25%)");
+    CHECK(describe_masks(masked) == "learns 1 of 4 tokens (25%)");
   }
   SUBCASE("how many tokens of data with masks are learnt, also of a last window that is not full") {
     const size_t N = 40001;
@@ -47,8 +47,8 @@ TEST_CASE("unigram cross entropy") {
     write_shard(folder / "m.bin", std::vector<uint16_t>(N, 7));
     write_file(folder / "m.mask", header_bytes(20241121, 1, int32_t(N)) + mask);
     const TokenDataset data = TokenDataset::open(folder / "m.bin", 10);
-    CHECK(describe_learnt(count_labels(data, {})) == "learns 20.0k of 40.0k tokens (50%)");
-    CHECK(describe_learnt(count_labels(data, {}, 16384)) == "learns about 50% of the tokens");
+    CHECK(describe_masks(count_labels(data, {})) == "learns 20.0k of 40.0k tokens (50%)");
+    CHECK(describe_masks(count_labels(data, {}, 16384)) == "learns about 50% of the tokens");
   }
   SUBCASE("the labels of some windows are those that are measured") {
     const TokenDataset data = text("windows.txt", "0aaaabbbbcccc", 256);
