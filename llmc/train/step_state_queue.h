@@ -1,5 +1,5 @@
-// Copies StepStates to the device and, one step later, back. It uses pinned slots, so that the device never waits for
-// the host.
+// Copies a StepState to the device at the start of a step, and back at its end. The host reads it one step later. Each
+// step has a pinned slot for either direction, so that the device never waits for the host.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ class StepStateQueue {
   Returned wait_for_oldest(Communicator& communicator);
 
  private:
-  static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // and the one before, for its end time
+  static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // one more keeps the end time of the step before
   Device& device_;
   PlannedArray<StepState> pinned_, on_device_;
   std::vector<Event> begun_, returned_;  // per slot
