@@ -159,7 +159,7 @@ Tensor Trainer::whole_unit(int unit, const Tensor& own) {
   if (!placement_[size_t(unit)].updates_part()) return own;
   REQUIRE(gradients_, "a whole unit was asked for, and only forward passes were planned");
   const Tensor whole = gradients_->borrow_buffer(unit);
-  shard_group_.reduce.all_gather(reduce_stream_, whole, own);
+  placement_[size_t(unit)].group->reduce.all_gather(reduce_stream_, whole, own);
   to_compute_.record(reduce_stream_);
   compute_.wait(to_compute_);
   return whole;
