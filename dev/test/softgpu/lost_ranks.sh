@@ -64,8 +64,8 @@ lost_at_start() {
 }
 
 places=(start all_gather reduce_scatter capture checkpoint)
-# All are late enough that the ranks have exchanged heartbeats: a rank 0 that is killed before is missed after
-# --comm-timeout only.
+# Each is late enough that the ranks have exchanged heartbeats: the loss of a rank 0 that is killed earlier is noticed
+# only after --comm-timeout.
 declare -A number=([all_gather]=100 [reduce_scatter]=10 [capture]=3 [checkpoint]=3)
 declare -A more=([capture]=--cuda-graphs [checkpoint]="--checkpoint-every 2")
 try() { # RANKS RANK WHERE HOW
