@@ -22,7 +22,7 @@ template <Projection which>
 Tensor norm_output(const Sizes& s, int layer) {
   return s.config.family->norm_after ? Tensor() : high_precision_input<which>(s, layer);
 }
-// A norm behind attention or MLP reads this tensor.
+// A norm after attention or the MLP reads this tensor.
 Tensor norm_input(const Sizes& s, int) {
   return s.config.family->norm_after ? Tensor(nullptr, s.type, {s.R, s.config.C}) : Tensor();
 }
@@ -43,7 +43,7 @@ Tensor fp8_bytes(const Sizes& s, int layer) {
   return x.columns ? Tensor(nullptr, DType::uint8, {x.bytes()}) : Tensor();
 }
 template <Projection which>
-Tensor fp8_factors(const Sizes& s, int layer) {
+Tensor fp8_scale_inv(const Sizes& s, int layer) {
   const QuantizedTensor x = fp8_input<which>(s, layer);
   return x.columns ? Tensor(nullptr, DType::fp32, {x.scale_inv_count()}) : Tensor();
 }
@@ -65,7 +65,7 @@ constexpr SavedRow kSavedRows[] = {
     {"rstd1", rstd, Offload::attention, Recompute::block},
     {"norm1", norm_output<Projection::qkv>, Offload::attention, Recompute::norms},
     {"input of qkv", fp8_bytes<Projection::qkv>, Offload::attention, Recompute::norms},
-    {"input of qkv, factors", fp8_factors<Projection::qkv>, Offload::attention, Recompute::norms, SavedTrait::scales},
+    {"input of qkv, factors", fp8_scale_inv<Projection::qkv>, Offload::attention, Recompute::norms, SavedTrait::scales},
     // After RoPE or, where queries and keys have a norm, before it.
     {"qkv", whole_rows<Projection::qkv>, Offload::attention, Recompute::block, SavedTrait::key_cache},
     // A norm over all heads needs the sums of squares of queries and of keys.
@@ -84,11 +84,12 @@ constexpr SavedRow kSavedRows[] = {
     {"rstd2", rstd, Offload::all, Recompute::block},
     {"norm2", norm_output<Projection::gate_up>, Offload::all, Recompute::norms},
     {"input of gate_up", fp8_bytes<Projection::gate_up>, Offload::all, Recompute::norms},
-    {"input of gate_up, factors", fp8_factors<Projection::gate_up>, Offload::all, Recompute::norms, SavedTrait::scales},
+    {"input of gate_up, factors", fp8_scale_inv<Projection::gate_up>, Offload::all, Recompute::norms,
+     SavedTrait::scales},
     {"gate_up", whole_rows<Projection::gate_up>, Offload::all, Recompute::mlp},
     {"swiglu", high_precision_input<Projection::down>, Offload::all, Recompute::norms},
     {"input of down", fp8_bytes<Projection::down>, Offload::all, Recompute::norms},
-    {"input of down, factors", fp8_factors<Projection::down>, Offload::all, Recompute::norms, SavedTrait::scales},
+    {"input of down, factors", fp8_scale_inv<Projection::down>, Offload::all, Recompute::norms, SavedTrait::scales},
     {"output of down", norm_input, Offload::all, Recompute::block},
 };
 

@@ -35,7 +35,7 @@ struct SavedSizes {
   bool gathers(const LayerProjection& p) const { return tensor_parallel && p.row().parallel == Parallel::column; }
 };
 
-// What the code that stores or lists the tensors must know of a row, beyond its levels.
+// A property of a row, beyond its levels, that the code that stores or lists the tensors must know.
 enum class SavedTrait {
   none,
   key_cache,   // it holds keys and values, from which a sequence can be continued

@@ -12,7 +12,7 @@
 #include "llmc/config/config.h"
 #include "llmc/data/token_dataset.h"
 
-// Where the documents of a stream begin: at a token that begins each, or after one that ends it.
+// Documents of a stream begin at a token that begins each, or after one that ends the former one.
 struct DocumentRule {
   int64_t token;
   bool begins;

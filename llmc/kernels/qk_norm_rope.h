@@ -1,4 +1,4 @@
-// What stands between the qkv projection and attention in models that have more there than RoPE: biases (Qwen2), or an
+// The work between the qkv projection and attention in models that have more there than RoPE: biases (Qwen2), or an
 // RMSNorm of queries and keys (Qwen3, OLMo 2: Dehghani et al. 2023). For each head of a row of qkv (N, (NH + 2 NKV)
 // HD), in fp32, rounded once:
 //

@@ -81,7 +81,7 @@ class Fp8Weights {
       return {entries.data() + begin, on_device + begin, first[size_t(layer + count)] - begin};
     }
   };
-  // Where a matrix begins in its block, and which elements of the block this rank's part has of it.
+  // The place in its block at which a matrix begins, and the elements of the block that this rank's part has of it.
   struct MatrixLocation {
     const LayerProjection* projection;
     size_t first;
@@ -141,7 +141,7 @@ class Fp8Weights {
   bool amax_ready_ = false;  // weight_amax_ holds the amaxes of the weights as they are now
   bool any_whole_ = false;   // a matrix belongs to a block that is not gathered as bytes
 
-  // Of blocks that are gathered as bytes.
+  // These serve blocks that are gathered as bytes.
   PlannedTensor bytes_;                 // (slots, largest unit)
   PlannedTensor own_;                   // stage 3: (L, largest part); else this rank's parts lie in bytes_
   PlannedTensor unquantized_;           // (L, most of a block, widest)

@@ -48,9 +48,9 @@ class OptimizerState {
                  const StateSettings& settings, const ParameterStore& parameters, bool moments, Stream& compute,
                  HostStreams* host);
 
-  // What this rank keeps of a kind: the tensors of UnitPlacement::state that have it. saved() is what this rank writes
-  // to a checkpoint, of each kind: those of UnitPlacement::saved. A shard that is passed to the functions below must
-  // lie in one of shards(kind).
+  // shards() is what this rank keeps of a kind: the tensors of UnitPlacement::state that have it. saved() is what it
+  // writes to a checkpoint, of each kind: those of UnitPlacement::saved. A shard that is passed to the functions below
+  // must lie in one of shards(kind).
   const FlatShards& shards(StateKind kind) const { return shards_[kind]; }
   const PerKind<FlatShards>& saved() const { return saved_; }
   bool has_master() const { return bool(kept_[StateKind::master]); }  // of its own

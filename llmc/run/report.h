@@ -1,4 +1,4 @@
-// What a run reports of a step: a line of the terminal, and one of train.jsonl.
+// A run reports each step by a line of the terminal, and one of train.jsonl.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ FILE = "tokenizer.json"
 CONFIG_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 BESIDE = (CONFIG_FILE, "special_tokens_map.json", TEMPLATE_FILE)
 PART = 1 << 19  # bytes of a long text that are tokenized at once
-# Where no other file of the folder names the tokens that begin and end a text.
+# These are taken if no other file of the folder names the tokens that begin and end a text.
 USUAL_BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 USUAL_END = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 USUALLY_NOTHING = ("<pad>", "[PAD]", "<unk>")  # tokens that stand for nothing in a text
