@@ -243,6 +243,29 @@ void check_reduce_scatter(Bench& b, const char* type) {
     }
 }
 
+// Each rank sends each rank another number of bytes, and some none; `out` has gaps, and blocks in another order.
+void check_all_to_all(Bench& b) {
+  using Byte = unsigned char;
+  const int size = b.ranks.size, own = b.ranks.rank;
+  for (size_t unit : {size_t(0), size_t(1), size_t(1001), (size_t(3) << 20) / size_t(size) + 7}) {
+    const auto bytes = [&](int from, int to) { return unit * size_t((from + 2 * to) % (size + 1)); };
+    std::vector<ByteRange> sends(static_cast<size_t>(size)), receives = sends;
+    size_t sent = 5, received = 3;
+    for (int r = 0; r < size; ++r) sends[size_t(r)] = {sent, bytes(own, r)}, sent += bytes(own, r) + 2;
+    for (int r = size - 1; r >= 0; --r) receives[size_t(r)] = {received, bytes(r, own)}, received += bytes(r, own) + 1;
+    std::vector<Byte> want(received, 0xff);
+    for (int r = 0; r < size; ++r) {
+      const std::vector<Byte> block = values<Byte>(r * size + own, bytes(r, own));
+      std::copy(block.begin(), block.end(), want.begin() + ptrdiff_t(receives[size_t(r)].offset));
+    }
+    Buffer<Byte> in(b, sent), out(b, received);
+    for (int r = 0; r < size; ++r)
+      if (bytes(own, r)) in.put(values<Byte>(own * size + r, bytes(own, r)), sends[size_t(r)].offset);
+    b.communicator->all_to_all(b.compute, out.data(), receives, in.data(), sends);
+    b.check(agree(b, out.get(), want), format("all_to_all of blocks of up to %zu times %zu bytes", size_t(size), unit));
+  }
+}
+
 void check_refusals(Bench& b) {
   Communicator& c = *b.communicator;
   Buffer<float> data(b, 100 * size_t(b.ranks.size));
@@ -264,6 +287,12 @@ void check_refusals(Bench& b) {
       {"dev/test/comm.cpp",
        [&] {
          c.all_reduce_sum(b.compute, {(float*)nullptr, {12}});
+       }},
+      {"expected one for each of", [&] { c.all_to_all(b.compute, data.data(), {}, data.data(), {}); }},
+      {"overlap each other, or those that are sent",
+       [&] {
+         const std::vector<ByteRange> to(size_t(b.ranks.size), {0, 4}), from(size_t(b.ranks.size), {2, 4});
+         c.all_to_all(b.compute, data.data(), to, data.data(), from);
        }},
       {"overlap", [&] { c.all_gather(b.compute, data.data(), data.data() + 1, 100 * sizeof(float)); }},
       {"overlap", [&] {
@@ -475,6 +504,7 @@ void check_all(const Ranks& ranks) {
   check_all_reduce_sum<bf16>(b, "bf16");
   check_all_reduce_max(b);
   check_broadcast(b);
+  check_all_to_all(b);
   check_all_gather(b);
   check_reduce_scatter<float>(b, "float");
   check_reduce_scatter<bf16>(b, "bf16");

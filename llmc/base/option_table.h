@@ -94,6 +94,11 @@
   X("Optimizer", Real, run, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling after-warm-up") \
   X("Optimizer", Count, run, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up", "trains") \
   X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains after-warm-up") \
+  X("Optimizer", Choice, run, optimizer, "adamw", "adamw|muon", "muon: of the blocks' matrices; AdamW updates all other weights", "trains") \
+  X("Optimizer", Real, run, muon_lr, kAuto, "(0, inf)", "Muon: peak learning rate, which follows the schedule of --lr (auto: --lr)", "trains muon") \
+  X("Optimizer", Real, run, muon_momentum, 0.95, "[0, 0.999999]", "Muon: decay of the momentum", "trains muon") \
+  X("Optimizer", Real, run, muon_weight_decay, kAuto, "[0, inf)", "Muon: decay of its matrices (auto: --weight-decay)", "trains muon") \
+  X("Optimizer", Choice, run, muon_scale, "match-rms", "match-rms|original", "Muon: size of an update. match-rms: about as large as AdamW's; original: times sqrt(max(1, rows / columns))", "trains muon") \
   X("Optimizer", Real, run, beta1, 0.9, "[0, 0.999999]", "AdamW: decay of the first moment", "trains") \
   X("Optimizer", Real, run, beta2, 0.95, "[0, 0.999999]", "AdamW: decay of the second moment", "trains") \
   X("Optimizer", Real, run, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment", "trains") \

@@ -20,13 +20,15 @@
 namespace {
 
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
+std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 
-// Returns the bytes that one rank sends if the collective uses a ring.
+// Returns the bytes that one rank sends to others, around a ring where the collective uses one.
 size_t ring_bytes(const Collective& c, size_t ranks) {
   switch (c.kind) {
     case Collective::Kind::all_reduce:
       return 2 * (c.bytes() / ranks) * (ranks - 1);
     case Collective::Kind::broadcast:
+    case Collective::Kind::all_to_all:
       return c.bytes();
     case Collective::Kind::all_gather:
     case Collective::Kind::reduce_scatter:
@@ -62,6 +64,7 @@ void Communicator::start(Work work, const Collective& collective) {
   if (size() > 1)
     work.traffic = {ring_bytes(collective, size_t(size())), &world_ranks_,
                     collective.kind == Collective::Kind::all_reduce || collective.kind == Collective::Kind::broadcast};
+  REQUIRE(!grouped_ || collective.kind != Collective::Kind::all_to_all, "%s in a group of collectives", work.name);
   if (grouped_) grouped_->push_back({work, collective});
   else enqueue(work, collective);
 }
@@ -209,6 +212,43 @@ void Communicator::reduce_scatter_sum(Stream& stream, const Tensor& out, const T
       {Collective::Kind::reduce_scatter, out.type, Collective::Operation::sum, in.data, out.data, size_t(out.size())});
 }
 
+namespace {
+
+// Returns the bytes from the first to the last block.
+ByteRange hull_of(const std::vector<ByteRange>& blocks) {
+  size_t begin = SIZE_MAX, end = 0;
+  for (const ByteRange& b : blocks)
+    if (b.bytes) begin = std::min(begin, b.offset), end = std::max(end, b.offset + b.bytes);
+  return begin < end ? ByteRange{begin, end - begin} : ByteRange{};
+}
+
+}  // namespace
+
+void Communicator::all_to_all(Stream& stream, void* out, std::vector<ByteRange> receives, const void* in,
+                              std::vector<ByteRange> sends, CallSite site) {
+  REQUIRE(receives.size() == size_t(size()) && sends.size() == size_t(size()),
+          "all_to_all (%s:%d) of %zu and %zu blocks: expected one for each of %d ranks", site.file, site.line,
+          receives.size(), sends.size(), size());
+  std::vector<ByteRange> received = receives;
+  std::erase_if(received, [](const ByteRange& b) { return b.bytes == 0; });
+  std::sort(received.begin(), received.end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
+  const ByteRange to = hull_of(receives), from = hull_of(sends);
+  bool apart = !overlap(bytes_of(out) + to.offset, to.bytes, bytes_of(in) + from.offset, from.bytes);
+  for (size_t i = 1; i < received.size(); ++i)
+    apart = apart && received[i - 1].offset + received[i - 1].bytes <= received[i].offset;
+  REQUIRE(apart, "all_to_all (%s:%d): blocks that are received overlap each other, or those that are sent", site.file,
+          site.line);
+  size_t sent = 0;  // to others
+  for (size_t r = 0; r < sends.size(); ++r) sent += int(r) == rank_ ? 0 : sends[r].bytes;
+  Work work(
+      stream, "all_to_all",
+      {reads(bytes_of(in) + from.offset, from.bytes), writes(bytes_of(out) + to.offset, to.bytes), updates(turn(), 1)},
+      0, site);
+  start(work, {Collective::Kind::all_to_all, DType::uint8, Collective::Operation::copy, in, out, sent, 0,
+               std::move(sends), std::move(receives)});
+}
+
 void Communicator::wait_for(Stream& stream) {
   Event done(stream.device());
   done.record(stream);
@@ -220,12 +260,16 @@ void Communicator::wait_for(Stream& stream) {
 std::unique_ptr<Communicator> SingleCommunicator::make_group(const std::vector<int>&, int) { return nullptr; }
 
 void SingleCommunicator::enqueue(const Work& work, const Collective& c) {
+  const bool own = c.kind == Collective::Kind::all_to_all;  // this rank's block to itself
+  void* const to = own ? bytes_of(c.out) + c.receives[0].offset : c.out;
+  const void* const from = own ? bytes_of(c.in) + c.sends[0].offset : c.in;
+  const size_t bytes = own ? c.sends[0].bytes : c.bytes();
 #if LLMC_DEVICE_CPU
-  cpu_backend::enqueue(work, [c] {
-    if (c.out != c.in) memcpy(c.out, c.in, c.bytes());
+  cpu_backend::enqueue(work, [to, from, bytes] {
+    if (to != from) memcpy(to, from, bytes);
   });
 #else
-  if (c.out != c.in) copy_bytes(work.stream, c.out, c.in, c.bytes(), work.site);
+  if (to != from) copy_bytes(work.stream, to, from, bytes, work.site);
 #endif
 }
 

@@ -23,9 +23,14 @@
 #include "llmc/device/number.h"
 #include "llmc/device/tensor.h"
 
+// Bytes of a buffer, from `offset` on.
+struct ByteRange {
+  size_t offset = 0, bytes = 0;
+};
+
 // A request to a communicator.
 struct Collective {
-  enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter };
+  enum class Kind { all_reduce, broadcast, all_gather, reduce_scatter, all_to_all };
   enum class Operation { copy, sum, max };
 
   Kind kind;
@@ -33,8 +38,11 @@ struct Collective {
   Operation operation;
   const void* in;
   void* out;
-  size_t count;  // elements of the whole buffer (all_reduce, broadcast), or of each rank's part (the others)
+  // Elements of the whole buffer (all_reduce, broadcast), of each rank's part (all_gather, reduce_scatter), or of all
+  // blocks that this rank sends (all_to_all).
+  size_t count;
   int root = 0;
+  std::vector<ByteRange> sends = {}, receives = {};  // of all_to_all, by rank
 
   size_t bytes() const { return count * bytes_of(type); }
 };
@@ -80,6 +88,12 @@ class Communicator {
   // out = sum over the ranks of this rank's part of `in`, which has size() times the elements of `out`, in one type as
   // for all_reduce_sum. `out` may be this rank's part of `in`; otherwise they must not overlap.
   void reduce_scatter_sum(Stream& stream, const Tensor& out, const Tensor& in, CallSite site = CallSite::here());
+
+  // Sends block r of `in`, sends[r], to each rank r, and receives what rank r sends here as block r of `out`: MPI's
+  // Alltoallv. Both lists have size() blocks. A block of 0 bytes is none. Throws if the blocks of `out` overlap each
+  // other or one of `in`.
+  void all_to_all(Stream& stream, void* out, std::vector<ByteRange> receives, const void* in,
+                  std::vector<ByteRange> sends, CallSite site = CallSite::here());
 
   // Enqueues the collectives that `calls` requests of this communicator, all in one stream, as one launch: NCCL then
   // has one kernel for them, and its latency once. They may run at the same time, so that none may touch what another

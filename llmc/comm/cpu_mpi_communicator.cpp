@@ -82,6 +82,8 @@ class MpiCommunicator : public Communicator {
           return all_gather(c);
         case Collective::Kind::reduce_scatter:
           return reduce_scatter(c);
+        case Collective::Kind::all_to_all:
+          return all_to_all(c);
       }
     });
   }
@@ -140,6 +142,31 @@ class MpiCommunicator : public Communicator {
       });
       wait();
       for_others([&](int peer) { memcpy(at(c.out, size_t(peer) * c.count + done), slot(peer, n), n); });
+    }
+  }
+
+  // Chunk by chunk of each block. Two ranks have as many chunks for each other, and others may have more.
+  void all_to_all(const Collective& c) {
+    const size_t own = size_t(rank()), chunk = kChunkBytes / size_t(size());
+    memcpy(at(c.out, c.receives[own].offset), at(const_cast<void*>(c.in), c.sends[own].offset), c.sends[own].bytes);
+    size_t longest = 0;
+    for_others([&](int peer) {
+      longest = std::max({longest, c.sends[size_t(peer)].bytes, c.receives[size_t(peer)].bytes});
+    });
+    for (size_t done = 0; done < longest; done += chunk) {
+      const auto left = [&](const ByteRange& b) { return std::min(chunk, b.bytes - std::min(b.bytes, done)); };
+      for_others([&](int peer) {
+        const ByteRange &out = c.sends[size_t(peer)], &in = c.receives[size_t(peer)];
+        std::byte* box = outbox_ + (slot(peer, chunk) - inbox_);
+        memcpy(box, at(const_cast<void*>(c.in), out.offset + std::min(out.bytes, done)), left(out));
+        receive(peer, slot(peer, chunk), left(in));
+        send(peer, box, left(out));
+      });
+      wait();
+      for_others([&](int peer) {
+        const ByteRange& in = c.receives[size_t(peer)];
+        memcpy(at(c.out, in.offset + std::min(in.bytes, done)), slot(peer, chunk), left(in));
+      });
     }
   }
 

@@ -320,6 +320,21 @@ class NcclCommunicator : public Communicator {
     if (capture == cudaStreamCaptureStatusNone) connection_->enqueued(work.name, work.site, stream);
   }
 
+  // One launch. The block to this rank itself is a copy by the same kernel.
+  ncclResult_t launch_all_to_all(const Collective& c, cudaStream_t stream) {
+    ncclResult_t first_error = ncclGroupStart();
+    const auto call = [&](ncclResult_t result) { first_error = first_error == ncclSuccess ? result : first_error; };
+    for (int peer = 0; peer < size(); ++peer) {
+      const ByteRange &out = c.sends[size_t(peer)], &in = c.receives[size_t(peer)];
+      if (out.bytes)
+        call(ncclSend(static_cast<const std::byte*>(c.in) + out.offset, out.bytes, ncclUint8, peer, comm_, stream));
+      if (in.bytes)
+        call(ncclRecv(static_cast<std::byte*>(c.out) + in.offset, in.bytes, ncclUint8, peer, comm_, stream));
+    }
+    call(ncclGroupEnd());
+    return first_error;
+  }
+
   ncclResult_t launch(const Collective& c, cudaStream_t stream) {
     const ncclDataType_t type = nccl_type(c.type);
     const ncclRedOp_t operation = c.operation == Collective::Operation::max ? ncclMax : ncclSum;
@@ -330,6 +345,8 @@ class NcclCommunicator : public Communicator {
         return ncclBroadcast(c.in, c.out, c.count, type, c.root, comm_, stream);
       case Collective::Kind::all_gather:
         return ncclAllGather(c.in, c.out, c.count, type, comm_, stream);
+      case Collective::Kind::all_to_all:
+        return launch_all_to_all(c, stream);
       case Collective::Kind::reduce_scatter:
         break;
     }

@@ -6,9 +6,9 @@
 #include "llmc/kernels/adamw.h"
 
 #include "llmc/base/error.h"
-#include "llmc/base/philox.h"
 #include "llmc/device/kernel.cuh"
 #include "llmc/device/launch.cuh"
+#include "llmc/kernels/stochastic_rounding.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
@@ -30,26 +30,6 @@ __device__ __forceinline__ int range_of(const AdamWRange* ranges, int range_coun
     else high = mid;
   }
   return low;
-}
-
-constexpr uint64_t kRoundingStream = uint64_t(1) << 63;  // the Philox stream; initial weights use stream 0
-
-// Rounds x up or down in magnitude to a bf16 value, as the lower 16 bits of `bits` decide. Returns an infinity or NaN
-// unchanged.
-HOST_DEVICE inline float stochastically_rounded(float x, uint32_t bits) {
-  const uint32_t u = float_to_bits(x);
-  return (u & 0x7f800000u) == 0x7f800000u ? x : bits_to_float((u + (bits & 0xffffu)) & 0xffff0000u);
-}
-
-// Returns the bits of element i from the Philox block that it shares with its neighbour (elements 2k and 2k + 1).
-HOST_DEVICE inline AdamWDraws draws_of(const PhiloxBlock& pair, uint64_t i) {
-  const uint32_t low = i % 2 ? pair.words[2] : pair.words[0], high = i % 2 ? pair.words[3] : pair.words[1];
-  return {low & 0xffffu, low >> 16, high & 0xffffu};
-}
-
-// Returns the Philox block of the pair of neighbours that contains element i.
-__device__ __forceinline__ PhiloxBlock draws_of_pair(uint64_t key, uint64_t i, int64_t step) {
-  return philox(key, i / 2, kRoundingStream | uint64_t(step));
 }
 
 // Pointers to the first of some neighbours in each buffer.
@@ -101,19 +81,13 @@ __device__ __forceinline__ void update(LoadedVector& vector, float decay, const 
 template <int width, class Master, class Moment>
 __device__ __forceinline__ void round_stochastically(LoadedVector& vector, const AdamWRange& range,
                                                      size_t first_in_ranges, int64_t step) {
-  const bool cut = range.window.is_cut();
-  uint64_t number = range.window[first_in_ranges - range.begin];  // of the element in its tensor
-  PhiloxBlock pair;
-  for (int i = 0; i < width; ++i) {
-    if (cut) number = range.window[first_in_ranges - range.begin + i];
-    if (i == 0 || cut || number % 2 == 0) pair = draws_of_pair(range.key, number, step);
-    const AdamWDraws draws = draws_of(pair, number++);
+  for_draws<width>(range.key, range.window, first_in_ranges - range.begin, step, [&](int i, const AdamWDraws& draws) {
     if constexpr (std::is_same_v<Master, bf16>) vector.p[i] = stochastically_rounded(vector.p[i], draws.master);
     if constexpr (std::is_same_v<Moment, bf16>) {
       vector.m[i] = stochastically_rounded(vector.m[i], draws.m);
       vector.v[i] = stochastically_rounded(vector.v[i], draws.v);
     }
-  }
+  });
 }
 
 // Rounds and stores `width` neighbours in `range`. Returns the largest |weight|, rounded to bf16, as the bits of an

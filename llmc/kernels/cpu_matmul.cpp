@@ -18,7 +18,8 @@
 
 namespace {
 
-// C[M,N] = (accumulate ? C : 0) + op(A) op(B), row-major. op transposes a matrix that is stored transposed.
+// C[M,N] = alpha op(A) op(B) + beta C, row-major. op transposes a matrix that is stored transposed. With beta 0, C is
+// not read.
 struct Product {
   bool transpose_a, transpose_b;
   int M, N, K;
@@ -28,7 +29,7 @@ struct Product {
   int ldb;
   float* c;
   int ldc;
-  bool accumulate;
+  float beta = 0, alpha = 1;
 };
 
 // Adds in the order of k, however many rows and columns there are. A product of two fp32 values is exact in double, so
@@ -46,7 +47,7 @@ void multiply_by_loops(const Product& p) {
       for (size_t j = 0; j < N; ++j) row[j] += a * b[size_t(k) * N + j];
     }
     float* c = p.c + size_t(i) * p.ldc;
-    for (size_t j = 0; j < N; ++j) c[j] = float(row[j] + (p.accumulate ? Sum(c[j]) : Sum(0)));
+    for (size_t j = 0; j < N; ++j) c[j] = float(p.alpha * row[j] + (p.beta != 0 ? p.beta * Sum(c[j]) : Sum(0)));
   }
 }
 
@@ -54,7 +55,7 @@ void multiply_by_loops(const Product& p) {
 
 void multiply(const Product& p) {
   cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans, p.M,
-              p.N, p.K, 1.0f, p.a, p.lda, p.b, p.ldb, p.accumulate ? 1.0f : 0.0f, p.c, p.ldc);
+              p.N, p.K, p.alpha, p.a, p.lda, p.b, p.ldb, p.beta, p.c, p.ldc);
 }
 
 #else
@@ -132,15 +133,23 @@ void for_rows(Device& device, size_t rows, const Body& body) {
   });
 }
 
-// Returns a matrix of bf16 as fp32 in `scratch`, with the same stride; returns fp32 as it is.
+// Copies a matrix of fp32 or bf16 as fp32, with the same stride.
+void copy_widened(Device& device, float* to, const Tensor& t) {
+  const size_t rows = size_t(t.rows()), columns = size_t(t.columns()), stride = size_t(t.row_stride());
+  with_type("a matrix product", t.type, [&](auto number) {
+    const auto* data = t.as<decltype(number)>();
+    for_rows(device, rows, [&](size_t r) {
+      for (size_t c = 0; c < columns; ++c) to[r * stride + c] = to_float(data[r * stride + c]);
+    });
+  });
+}
+
+// Returns a matrix of bf16 as fp32 in `scratch`; returns fp32 as it is.
 const float* widened(Device& device, std::vector<float>& scratch, const Tensor& t) {
   if (t.type == DType::fp32) return t.as<float>();
-  const bf16* data = t.as<bf16>();
-  const size_t rows = size_t(t.rows()), columns = size_t(t.columns()), stride = size_t(t.row_stride());
-  if (scratch.size() < rows * stride) scratch.resize(rows * stride);
-  for_rows(device, rows, [&](size_t r) {
-    for (size_t c = 0; c < columns; ++c) scratch[r * stride + c] = to_float(data[r * stride + c]);
-  });
+  const size_t size = size_t(t.rows()) * size_t(t.row_stride());
+  if (scratch.size() < size) scratch.resize(size);
+  copy_widened(device, scratch.data(), t);
   return scratch.data();
 }
 
@@ -283,7 +292,7 @@ void Matmul::forward(const Tensor& out, const Tensor& in, const Tensor& weight) 
     Device& device = s.stream.device();
     const float *a = widened(device, s.a, in), *b = widened(device, s.b, weight);
     float* c = output(s.c, out);
-    multiply_in_parts(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride, false}, cut);
+    multiply_in_parts(device, {false, true, N, OC, IC, a, IC, b, IC, c, stride}, cut);
     round_output(device, out, c);
   });
 }
@@ -297,7 +306,7 @@ void Matmul::dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight) 
     Device& device = s.stream.device();
     const float *a = widened(device, s.a, dout), *b = widened(device, s.b, weight);
     float* c = output(s.c, din);
-    multiply_in_parts(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC, false}, cut);
+    multiply_in_parts(device, {false, false, N, IC, OC, a, stride, b, IC, c, IC}, cut);
     round_output(device, din, c);
   });
 }
@@ -311,7 +320,22 @@ void Matmul::wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, 
     Device& device = s.stream.device();
     const float *a = widened(device, s.a, dout), *b = widened(device, s.b, in);
     float* c = dweight.as<float>();
-    multiply_in_parts(device, {true, false, OC, IC, N, a, stride, b, IC, c, IC, accumulate}, cut);
+    multiply_in_parts(device, {true, false, OC, IC, N, a, stride, b, IC, c, IC, accumulate ? 1.0f : 0.0f}, cut);
+  });
+}
+
+void Matmul::gemm(const Tensor& out, const Factor& a, const Factor& b, float alpha, float beta, const Tensor& addend) {
+  State& s = *state_;
+  const GeneralProduct p = general_product(s.stream, out, a, b, beta, addend, s.options.tf32);
+  const int M = p.M, N = p.N, K = p.K, lda = int(a.matrix.columns()), ldb = int(b.matrix.columns());
+  const MatmulShape shape = shape_of(a.transposed, b.transposed, M, N, K, lda, ldb, N, p.operands, p.result, p.adds);
+  s.run(p.work, shape, [=, &s, x = a.matrix, y = b.matrix, ta = a.transposed, tb = b.transposed](Cut cut) {
+    Device& device = s.stream.device();
+    const float *left = widened(device, s.a, x), *right = widened(device, s.b, y);
+    float* c = output(s.c, out);
+    if (beta != 0 && c != addend.data) copy_widened(device, c, addend);
+    multiply_in_parts(device, {ta, tb, M, N, K, left, lda, right, ldb, c, N, beta, alpha}, cut);
+    round_output(device, out, c);
   });
 }
 
@@ -328,7 +352,9 @@ void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor
     const float *x = decoded(device, s.a, a), *y = decoded(device, s.b, b);
     float* c = output(s.c, out);
     multiply_in_parts(
-        device, {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate}, cut);
+        device,
+        {false, true, a.rows, b.rows, a.stride(), x, a.stride(), y, b.stride(), c, b.rows, accumulate ? 1.0f : 0.0f},
+        cut);
     round_output(device, out, c);
   });
 }

@@ -152,8 +152,15 @@ struct Matmul::State {
     return {transpose_a, transpose_b, m, n, k, lda, ldb, ldd, type(operands), type(operands), MatmulShape::type(result),
             accumulate};
   }
-  void run(const Work& work, const MatmulShape& shape, const void* a, const void* b, void* d,
-           const float* scale_inv_a = nullptr, const float* scale_inv_b = nullptr);
+  // d = alpha op(a) op(b) + beta c. The shape says whether beta is 0.
+  struct Arguments {
+    const void *a, *b;
+    void* d;
+    const float *scale_inv_a = nullptr, *scale_inv_b = nullptr;
+    float alpha = 1, beta = 1;
+    const void* c = nullptr;  // null: d itself
+  };
+  void run(const Work& work, const MatmulShape& shape, const Arguments& arguments);
 };
 
 // The row-major out[a.rows, b.rows] is outᵀ, b.rows x a.rows, = b (aᵀ). So b is cuBLASLt's A.
@@ -267,17 +274,17 @@ Plan& Matmul::State::plan_for(const MatmulShape& s, const float* scale_inv_a, co
   return plan;
 }
 
-void Matmul::State::run(const Work& work, const MatmulShape& shape, const void* a, const void* b, void* d,
-                        const float* scale_inv_a, const float* scale_inv_b) {
+void Matmul::State::run(const Work& work, const MatmulShape& shape, const Arguments& given) {
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
   const bool first = !plans.contains(shape);
-  Plan& plan = plan_for(shape, scale_inv_a, scale_inv_b);
-  if (shape.quantized()) set_scale_inv(plan, scale_inv_a, scale_inv_b);
-  const float one = 1, beta = shape.accumulate ? 1 : 0;
+  Plan& plan = plan_for(shape, given.scale_inv_a, given.scale_inv_b);
+  if (shape.quantized()) set_scale_inv(plan, given.scale_inv_a, given.scale_inv_b);
+  const float beta = shape.accumulate ? given.beta : 0;
   const auto multiply = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return cublasLtMatmul(handle, plan.operation, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d, &algorithm,
-                          workspace, Matmul::kWorkspaceBytes, cuda_stream(stream));
+    return cublasLtMatmul(handle, plan.operation, &given.alpha, given.a, plan.a, given.b, plan.b, &beta,
+                          given.c ? given.c : given.d, plan.d, given.d, plan.d, &algorithm, workspace,
+                          Matmul::kWorkspaceBytes, cuda_stream(stream));
   };
   if (tuner.timing && first) {
     std::vector<cublasLtMatmulAlgo_t> algorithms = {plan.algorithm}, all;
@@ -334,7 +341,7 @@ void Matmul::forward(const Tensor& out, const Tensor& in, const Tensor& weight) 
   require_aligned(p.work.name, {out.data, in.data, weight.data});
   // outᵀ[OC,N] = W[OC,IC] inᵀ[IC,N]
   state_->run(p.work, state_->shape_of(true, false, p.OC, p.N, p.IC, p.IC, p.IC, p.stride, p.operands, p.result),
-              weight.data, in.data, out.data);
+              {weight.data, in.data, out.data});
 }
 
 void Matmul::dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight) {
@@ -342,7 +349,7 @@ void Matmul::dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight) 
   require_aligned(p.work.name, {din.data, dout.data, weight.data});
   // dinᵀ[IC,N] = Wᵀ[IC,OC] doutᵀ[OC,N]
   state_->run(p.work, state_->shape_of(false, false, p.IC, p.N, p.OC, p.IC, p.stride, p.IC, p.operands, p.result),
-              weight.data, dout.data, din.data);
+              {weight.data, dout.data, din.data});
 }
 
 void Matmul::wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, bool accumulate) {
@@ -351,7 +358,17 @@ void Matmul::wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, 
   // dWᵀ[IC,OC] = inᵀ[IC,N] dout[N,OC]
   state_->run(p.work,
               state_->shape_of(false, true, p.IC, p.OC, p.N, p.IC, p.stride, p.IC, p.operands, p.result, accumulate),
-              in.data, dout.data, dweight.data);
+              {in.data, dout.data, dweight.data});
+}
+
+void Matmul::gemm(const Tensor& out, const Factor& a, const Factor& b, float alpha, float beta, const Tensor& addend) {
+  const GeneralProduct p = general_product(state_->stream, out, a, b, beta, addend, state_->options.tf32);
+  require_aligned(p.work.name, {out.data, a.matrix.data, b.matrix.data, p.adds ? addend.data : out.data});
+  // outᵀ[N,M] = op(b)ᵀ[N,K] op(a)ᵀ[K,M]
+  state_->run(p.work,
+              state_->shape_of(b.transposed, a.transposed, p.N, p.M, p.K, b.matrix.columns(), a.matrix.columns(), p.N,
+                               p.operands, p.result, p.adds),
+              {b.matrix.data, a.matrix.data, out.data, nullptr, nullptr, alpha, beta, addend.data});
 }
 
 void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor& a, const QuantizedTensor& b,
@@ -359,7 +376,7 @@ void Matmul::multiply(const char* name, const Tensor& out, const QuantizedTensor
   require_operands(name, out, a, b, accumulate);
   require_aligned(name, {out.data, a.data, b.data});
   state_->run(quantized_work(state_->stream, name, out, a, b, accumulate), ::shape_of(a, b, out.type, accumulate, fast),
-              b.data, a.data, out.data, b.scale_inv, a.scale_inv);
+              {b.data, a.data, out.data, b.scale_inv, a.scale_inv});
 }
 
 std::string Matmul::unsupported_reason(const QuantizedTensor& a, const QuantizedTensor& b, DType result,

@@ -20,27 +20,36 @@ constexpr int kVectorSize = 8;  // elements that a thread processes at once
 constexpr size_t kElementsPerBlock = 1 << 15;
 constexpr int kSumThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    squares_kernel(double* __restrict__ partials, const float* __restrict__ gradients, size_t n) {
+template <class T>
+__device__ __forceinline__ void block_squares(double* __restrict__ partials, const T* __restrict__ numbers, size_t n) {
   const size_t begin = size_t(blockIdx.x) * kElementsPerBlock,
                end = begin + kElementsPerBlock < n ? begin + kElementsPerBlock : n;
   double sums[kVectorSize] = {};
   for (size_t first = begin + size_t(threadIdx.x) * kVectorSize; first < end; first += size_t(kThreads) * kVectorSize) {
     if (first + kVectorSize <= end) {
       float x[kVectorSize];
-      load_vector(x, gradients + first);
+      load_vector(x, numbers + first);
       VECTOR_LOOP
       for (int i = 0; i < kVectorSize; ++i) sums[i] += double(x[i]) * double(x[i]);
     } else {
       // The fixed trip count keeps sums[] in registers.
       for (int i = 0; i < kVectorSize; ++i)
-        if (first + i < end) sums[i] += double(gradients[first + i]) * double(gradients[first + i]);
+        if (first + i < end) sums[i] += double(to_float(numbers[first + i])) * double(to_float(numbers[first + i]));
     }
   }
   double sum = 0;
   for (int i = 0; i < kVectorSize; ++i) sum += sums[i];
   sum = block_sum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(double* __restrict__ partials, const float* __restrict__ numbers, size_t n) {
+  block_squares(partials, numbers, n);
+}
+__global__ void __launch_bounds__(kThreads)
+    squares_bf16_kernel(double* __restrict__ partials, const bf16* __restrict__ numbers, size_t n) {
+  block_squares(partials, numbers, n);
 }
 
 // Returns the sum of partials (count) in every thread of the block.
@@ -90,16 +99,19 @@ void require_partials(const char* who, const Tensor& partials) {
 
 size_t global_norm_partials(size_t n) { return (n + kElementsPerBlock - 1) / kElementsPerBlock; }
 
-void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients) {
+void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& numbers) {
   const char* who = "global_norm_squares";
-  require_elements(who, "gradients", gradients, DType::fp32, -1);
-  const size_t n = size_t(gradients.size()), count = global_norm_partials(n);
-  REQUIRE(n > 0, "%s of no gradients", who);
-  REQUIRE(reinterpret_cast<uintptr_t>(gradients.data) % 16 == 0, "%s: the gradients at %p are not 16-byte aligned", who,
-          gradients.data);
+  const bool narrow = numbers.type == DType::bf16;
+  require_elements(who, "numbers", numbers, narrow ? DType::bf16 : DType::fp32, -1);
+  const size_t n = size_t(numbers.size()), count = global_norm_partials(n);
+  REQUIRE(n > 0, "%s of no numbers", who);
+  REQUIRE(reinterpret_cast<uintptr_t>(numbers.data) % 16 == 0, "%s: the numbers at %p are not 16-byte aligned", who,
+          numbers.data);
   require_tensor(who, "partials", partials, DType::fp64, {int64_t(count)});
-  launch<squares_kernel>({stream, who, {reads(gradients), writes(partials)}}, unsigned(count), kThreads, 0,
-                         partials.as<double>(), gradients.as<float>(), n);
+  const Work work{stream, who, {reads(numbers), writes(partials)}};
+  if (narrow)
+    launch<squares_bf16_kernel>(work, unsigned(count), kThreads, 0, partials.as<double>(), numbers.as<bf16>(), n);
+  else launch<squares_kernel>(work, unsigned(count), kThreads, 0, partials.as<double>(), numbers.as<float>(), n);
 }
 
 void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials) {

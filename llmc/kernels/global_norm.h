@@ -8,8 +8,8 @@
 //   global_norm_sum(…)                        their total, where ranks exchange one number
 //   global_norm_finish(…)                     norm, clip factor and decision, from the total or from the partial sums
 //
-// Gradients are fp32, partial sums and their total fp64. All tensors are contiguous and have at least one element. The
-// functions throw otherwise.
+// Gradients are fp32, partial sums and their total fp64. Muon squares bf16 numbers, too. All tensors are contiguous and
+// have at least one element. The functions throw otherwise.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@
 #include "llmc/kernels/adamw.h"
 #include "llmc/kernels/step_state.h"
 
-// Returns the number of partial sums that global_norm_squares writes for n gradients.
+// Returns the number of partial sums that global_norm_squares writes for n numbers.
 size_t global_norm_partials(size_t n);
 
-// Writes partials (global_norm_partials(n)), the sums of squares of chunks of n gradients, which have any shape. Throws
-// unless gradients are 16-byte aligned.
-void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& gradients);
+// Writes partials (global_norm_partials(n)), the sums of squares of chunks of n numbers, which have any shape and are
+// fp32 or bf16. Throws unless they are 16-byte aligned.
+void global_norm_squares(Stream& stream, const Tensor& partials, const Tensor& numbers);
 
 // Writes total (1), the sum of partials (count).
 void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials);

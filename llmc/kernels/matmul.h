@@ -65,6 +65,18 @@ class Matmul {
   void dgrad(const Tensor& din, const Tensor& dout, const Tensor& weight);
   void wgrad(const Tensor& dweight, const Tensor& dout, const Tensor& in, bool accumulate);
 
+  // out (M, N) = alpha op(a) op(b) + beta addend, where op(a) is (M, K) and op(b) is (K, N): the matrix itself, or its
+  // transpose. The addend has out's shape and type. It may be `out`, or absent if beta is 0. alpha and beta are no part
+  // of a product's shape. The types are those of forward(); throws on others, and on shapes that do not fit.
+  struct Factor {
+    const Tensor& matrix;  // (rows, columns)
+    bool transposed = false;
+    int64_t rows() const { return transposed ? matrix.columns() : matrix.rows(); }
+    int64_t columns() const { return transposed ? matrix.rows() : matrix.columns(); }
+  };
+  void gemm(const Tensor& out, const Factor& a, const Factor& b, float alpha = 1, float beta = 0,
+            const Tensor& addend = {});
+
   // Multiplies FP8 operands: out (a.rows, b.rows) = or += a bᵀ with the scale_inv of both, rounded once. out is fp32 or
   // bf16, and contiguous; `accumulate` is for fp32 only. b.rows is a multiple of b.padding(), and a.rows of 128 if `a`
   // has blocks of 128; throws otherwise. fp8_matmul.h takes any size. `fast`: a GPU may keep the sum over K in its

@@ -7,6 +7,7 @@
 #include "llmc/device/device.h"
 #include "llmc/device/tensor.h"
 #include "llmc/device/work.h"
+#include "llmc/kernels/matmul.h"
 #include "llmc/kernels/quantized_tensor.h"
 
 // One of the three products of a linear layer, with checked tensors, and the work that it declares.
@@ -59,6 +60,38 @@ inline LinearProduct wgrad_product(Stream& stream, const Tensor& dweight, const 
   return linear_product(
       {stream, "matmul_wgrad", {reads(dout), reads(in), accumulate ? updates(dweight) : writes(dweight)}},
       {"dout", dout}, {"in", in}, {"dweight", dweight}, dout.type, in.type, dweight.type, tf32);
+}
+
+// A general product with checked matrices, and the work that it declares.
+struct GeneralProduct {
+  int M, N, K;
+  DType operands, result;
+  bool adds;
+  Work work;
+};
+inline GeneralProduct general_product(Stream& stream, const Tensor& out, const Matmul::Factor& a,
+                                      const Matmul::Factor& b, float beta, const Tensor& addend, bool tf32) {
+  const char* who = "matmul_gemm";
+  const int64_t M = a.rows(), N = b.columns(), K = a.columns();
+  REQUIRE(a.matrix.axes == 2 && b.matrix.axes == 2 && b.rows() == K && M >= 1 && M <= INT_MAX && N >= 1 &&
+              N <= INT_MAX && K >= 1 && K <= INT_MAX,
+          "%s: a is %s%s and b is %s%s\n  expected (M, K) and (K, N), with positive sizes", who,
+          a.matrix.text().c_str(), a.transposed ? ", transposed," : "", b.matrix.text().c_str(),
+          b.transposed ? ", transposed" : "");
+  const DType type = a.matrix.type, result = out.type;
+  require_tensor(who, "a", a.matrix, type, {a.matrix.rows(), a.matrix.columns()});
+  require_tensor(who, "b", b.matrix, type, {b.matrix.rows(), b.matrix.columns()});
+  require_tensor(who, "out", out, result, {M, N});
+  REQUIRE((type == DType::fp32 || type == DType::bf16) && (result == type || result == DType::fp32),
+          "%s: there is no product of %s to %s\n  expected operands of fp32 or bf16, to their type or fp32", who,
+          dtype_name(type), dtype_name(result));
+  if (beta != 0) require_tensor(who, "addend", addend, result, {M, N});
+  const bool in_place = addend.data == out.data;
+  Work work{stream, who, {reads(a.matrix), reads(b.matrix), beta != 0 && in_place ? updates(out) : writes(out)}};
+  if (beta != 0 && !in_place) work.accesses[work.access_count++] = reads(addend);
+  work.flops = 2.0 * double(M) * double(N) * double(K);
+  if (type == DType::fp32) work.rate = tf32 ? RateClass::product_tf32 : RateClass::product_fp32;
+  return {int(M), int(N), int(K), type, result, beta != 0, work};
 }
 
 inline Work quantized_work(Stream& stream, const char* name, const Tensor& out, const QuantizedTensor& a,

@@ -136,7 +136,6 @@ void Optimizer::decide_update(const ParameterStore& parameters, StepState* state
 
 void Optimizer::update(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
-  state_.sweep().begin();
   for (const Run& run : runs_)
     update_run(run, gradients.sums_from(run.unit, run.elements), parameters.kept_from(run.unit, run.elements), state,
                words_of(amax));

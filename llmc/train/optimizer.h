@@ -28,7 +28,8 @@ class Optimizer {
   // Writes norm, clip factor and whether the step is held to `state`. Its loss and its gradients must already be summed
   // over the ranks.
   void decide_update(const ParameterStore& parameters, StepState* state);
-  // Updates the weights, unless the step is held. Must be called after decide_update().
+  // Updates the weights that have a second moment, unless the step is held. Must be called after decide_update() and
+  // Sweep::begin(), as the last update of the step.
   void update(const GradientStore& gradients, ParameterStore& parameters, StepState* state);
 
  private:

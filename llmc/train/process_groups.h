@@ -33,10 +33,11 @@ struct ProcessGroups {
   // communicator. `kv_replicas`: those of them with the same key and value heads. Null without tensor parallelism.
   Group tp_compute, tp_reduce, tp_gather, kv_replicas;
   Group ascending, descending;  // the context-parallel ranks in both orders (context_parallel.h); null without them
+  Group owners;                 // the ranks that share matrices out (matrix_owners.h); null: `reduce`
   Group sequence_group;         // the ranks that compute the same sequences, context x tensor; null: this rank alone
 
-  // All ranks call.
-  ProcessGroups(Communicator& all, const Mesh& mesh, const ModelConfig& config) {
+  // `whole_matrices`: the optimizer shares matrices out. All ranks call.
+  ProcessGroups(Communicator& all, const Mesh& mesh, const ModelConfig& config, bool whole_matrices) {
     using Axis = Mesh::Axis;
     gather = all.split(mesh.group({Axis::shard, Axis::context}));
     reduce = all.split(mesh.group({Axis::shard, Axis::context}));
@@ -46,6 +47,7 @@ struct ProcessGroups {
       tp_compute = all.split(group), tp_reduce = all.split(group), tp_gather = all.split(group);
       const int copies = std::max(mesh.tensor_degree / config.NKV, 1), first = mesh.tensor_rank / copies * copies;
       kv_replicas = all.split({group.begin() + first, group.begin() + first + copies});
+      if (whole_matrices) owners = all.split(mesh.group({Axis::shard, Axis::context, Axis::tensor}));
     }
     if (mesh.context_degree > 1) {
       std::vector<int> group = mesh.group({Axis::context});
@@ -60,11 +62,13 @@ struct ProcessGroups {
   // Counts the communicators of several ranks, `all` included: NCCL allocates buffers for each.
   int communicators(const Communicator& all) const {
     int count = all.size() > 1;
-    for (const Group* group : {&gather, &reduce, &replicate, &tp_compute, &tp_reduce, &kv_replicas, &tp_gather,
+    for (const Group* group : {&gather, &reduce, &replicate, &tp_compute, &tp_reduce, &kv_replicas, &tp_gather, &owners,
                                &ascending, &descending, &sequence_group})
       count += *group && (*group)->size() > 1;
     return count;
   }
+
+  Communicator& matrix_owners() const { return owners ? *owners : *reduce; }
 
   ShardGroup shard_group() const {
     return {*gather, *reduce, *replicate, tp_reduce.get(), kv_replicas.get(), tp_gather.get()};

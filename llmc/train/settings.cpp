@@ -8,6 +8,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/train/defaults.h"
+#include "llmc/train/matrix_owners.h"
 
 namespace {
 
@@ -281,6 +282,15 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.attention = s.attention;
   t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);
   t.weight_decay = float(o.weight_decay), t.grad_clip = float(o.grad_clip);
+  t.muon = o.optimizer == "muon";
+  t.muon_momentum = float(o.muon_momentum);
+  t.muon_weight_decay = float(is_auto(o.muon_weight_decay) ? o.weight_decay : o.muon_weight_decay);
+  t.muon_rate_factor = is_auto(o.muon_lr) ? 1.0f : float(o.muon_lr / s.lr);
+  t.muon_scale = o.muon_scale == "original" ? MuonScale::original : MuonScale::match_rms;
+  if (t.muon)
+    t.state.has_moment = [](const ParameterInfo& tensor, StateKind moment) {
+      return moment == StateKind::first_moment || !is_block_matrix(tensor);
+    };
   t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;

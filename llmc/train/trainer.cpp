@@ -28,7 +28,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                  const TrainerSettings& settings)
     : device_(device),
       communicator_(communicator),
-      groups_(communicator, mesh, config),
+      groups_(communicator, mesh, config, settings.training && settings.muon),
       whole_config_(config),
       split_{mesh.tensor_degree, mesh.tensor_rank},
       config_(config.tensor_part(split_.degree, split_.rank)),
@@ -78,6 +78,9 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_stream_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);
   optimizer_.emplace(plan_, layout_, placement_, optimizer_state_, settings, settings_.fp8, compute_, reduce_stream_);
+  if (settings.muon)
+    muon_.emplace(plan_, share_matrices(whole_config_, layout_, placement_, split_), optimizer_state_, settings,
+                  settings_.fp8, settings.dtype, groups_.matrix_owners(), compute_, reduce_stream_);
 }
 
 RankPart Trainer::rank_part() const {
@@ -175,6 +178,8 @@ void Trainer::enqueue_work(StepForm form, bool capturing) {
   optimizer_->decide_update(parameters_, step_states_.on_device());
   if (scales_) scales_->update_scales();
   if (scales_ && !capturing) scales_->count_step();  // launch_work() counts each launch
+  optimizer_state_.sweep().begin();
+  if (muon_) muon_->update(*matmul_, *gradients_, parameters_, step_states_.on_device());
   optimizer_->update(*gradients_, parameters_, step_states_.on_device());
   join();
 }

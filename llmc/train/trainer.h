@@ -24,6 +24,7 @@
 #include "llmc/train/batch_uploader.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/full_tensors.h"
+#include "llmc/train/muon.h"
 #include "llmc/train/not_finite.h"
 #include "llmc/train/optimizer.h"
 #include "llmc/train/process_groups.h"
@@ -221,6 +222,7 @@ class Trainer {
   OptimizerState optimizer_state_;
   std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
   std::optional<Optimizer> optimizer_;
+  std::optional<Muon> muon_;
   std::optional<Snapshot> snapshot_;  // if snapshots were planned
   int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot
   Transformer transformer_;

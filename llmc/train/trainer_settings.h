@@ -1,6 +1,7 @@
 // What a Trainer plans and enqueues. trainer_settings() in settings.cpp says which option sets which field.
 #pragma once
 
+#include "llmc/kernels/muon.h"
 #include "llmc/memory/optimizer_state.h"
 #include "llmc/model/pass_settings.h"
 
@@ -8,7 +9,12 @@
 struct OptimizerSettings {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0.1f;  // of matrices
-  uint64_t seed = 0;          // for stochastic rounding
+  // Muon updates the blocks' matrices (is_block_matrix); AdamW all other weights.
+  bool muon = false;
+  float muon_momentum = 0.95f, muon_weight_decay = 0.1f;
+  float muon_rate_factor = 1;  // Muon's learning rate / AdamW's
+  MuonScale muon_scale = MuonScale::match_rms;
+  uint64_t seed = 0;  // for stochastic rounding
 };
 
 struct TrainerSettings : PassSettings, OptimizerSettings {
