@@ -3,6 +3,7 @@
 //
 //   sharded_memory touched HYBRID_DEGREE [every]   some steps touch each planned byte, and no other, in each stage: a line
 //   sharded_memory touched-fp8 HYBRID_DEGREE         a training; the same of FP8 trainings, in the stages that share
+//   sharded_memory touched-muon HYBRID_DEGREE        the same with Muon, of each type
 //   sharded_memory plan MODEL PRECISION      what is planned is what theory says: a line of a table for each stage
 //   sharded_memory export MODEL DIR          writes random weights
 //   sharded_memory initialize MODEL          what that adds, at most, to the memory of each rank, in stage 3:
@@ -68,6 +69,16 @@ void touch_fp8(const Ranks& ranks, const Words& words) {
       TrainerSettings settings = settings_in(kind.recipe, tiny(), kind.skip);
       settings.zero_stage = stage, settings.fp8_stats = 1;
       settings.fp8.all_gather = kind.all_gather, settings.fp8.precompute_scales = kind.precompute;
+      require_touched(world, tiny(), settings, words[1]);
+    }
+}
+
+void touch_muon(const Ranks& ranks, const Words& words) {
+  World world(ranks);
+  for (int stage = 0; stage < 4; ++stage)
+    for (const char* dtype : {"fp32", "bf16"}) {
+      TrainerSettings settings = settings_in(dtype, tiny());
+      settings.zero_stage = stage, settings.muon = true;
       require_touched(world, tiny(), settings, words[1]);
     }
 }
@@ -195,6 +206,7 @@ int main(int argc, char** argv) {
   return ranks_main(argc, argv,
                     {{"sharded_memory touched HYBRID_DEGREE [every]", touch},
                      {"sharded_memory touched-fp8 HYBRID_DEGREE", touch_fp8},
+                     {"sharded_memory touched-muon HYBRID_DEGREE", touch_muon},
                      {"sharded_memory plan MODEL bf16|fp32", plan},
                      {"sharded_memory export MODEL DIR", write_weights},
                      {"sharded_memory initialize|import MODEL", begin}});

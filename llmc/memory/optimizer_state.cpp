@@ -34,16 +34,19 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     shards_[kind] = shards_with(layout, placement, &UnitPlacement::state, has);
     saved_[kind] = shards_with(layout, placement, &UnitPlacement::saved, has);
   }
-  size_t largest_unit = 0, largest_slice = 0;
+  size_t largest_slice = 0, without_second = 0;  // of one tensor
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const Shard& shard = placement[size_t(unit)].state;
-    largest_unit = std::max(largest_unit, shard.count);
-    for (const Slice& slice : layout.slices(unit, shard.first, shard.count))
+    for (const Slice& slice : layout.slices(unit, shard.first, shard.count)) {
       largest_slice = std::max(largest_slice, slice.count);
+      if (!settings.has_moment(*slice.tensor, StateKind::second_moment))
+        without_second = std::max(without_second, slice.count);
+    }
   }
-  // A sweep covers all of the state, or one unit: see Optimizer.
-  const size_t chunk =
-      std::min(settings.chunk, updates_contiguous(placement) ? shards(StateKind::master).size() : largest_unit);
+  // A sweep covers tensors with a second moment, as far as they are contiguous (Optimizer), or one tensor without it
+  // (Muon).
+  const size_t with_second = std::min(settings.chunk, longest_run(updates_contiguous(placement)));
+  const size_t chunk = std::max(with_second, std::min(settings.chunk, without_second));
   sweep_.emplace(compute.device(), compute, settings.in_chunks() ? host : nullptr, chunk);
   bool stages = false, narrows = false;
   for (const StateKind kind : kStateKinds) {
@@ -56,7 +59,8 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
     kept_[kind] = plan.add(is_offloaded ? Segment::pinned : Segment::device, "optimizer", kPlanNames[kind], type(kind),
                            {shards(kind).size()});
     if (is_offloaded)
-      slots_[kind] = plan.add(Segment::device, "update slots", kPlanNames[kind], type(kind), {2, chunk});
+      slots_[kind] = plan.add(Segment::device, "update slots", kPlanNames[kind], type(kind),
+                              {2, kind == StateKind::second_moment ? with_second : chunk});
   }
   if (settings.gradients_on_host && moments)
     gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, chunk});
@@ -64,6 +68,19 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_slice) / 128 * 128));
   staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
   if (narrows) narrow_ = plan.add(Segment::device, "scratch", "optimizer state as bf16", DType::bf16, {staged});
+}
+
+// Returns the most elements with a second moment that lie one after the other, if the shards of consecutive units are
+// contiguous, or else in one shard.
+size_t OptimizerState::longest_run(bool contiguous) const {
+  size_t longest = 0, run = 0, end = 0;
+  for (const auto& [unit, shard, _] : shards(StateKind::second_moment).entries()) {
+    const size_t at = shards(StateKind::master).at(unit, shard);
+    run = contiguous && at == end ? run + shard.count : shard.count;
+    end = at + shard.count;
+    longest = std::max(longest, run);
+  }
+  return longest;
 }
 
 Tensor OptimizerState::view(StateKind kind, int unit, const Shard& shard) const {

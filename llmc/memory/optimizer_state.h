@@ -78,6 +78,7 @@ class OptimizerState {
   Sweep& sweep() { return *sweep_; }
 
  private:
+  size_t longest_run(bool contiguous) const;
   // widen() converts numbers of the state, on the device or the host, to fp32 on the device; narrow() converts back.
   void widen(const Tensor& to, const Tensor& from, bool from_host);
   void narrow(const Tensor& to, const Tensor& from, bool to_host);

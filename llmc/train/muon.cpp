@@ -6,14 +6,6 @@
 #include "llmc/kernels/global_norm.h"
 #include "llmc/kernels/newton_schulz.h"
 
-namespace {
-
-constexpr size_t kSliceAlignment = 8;  // elements: with it kernels load vectors
-
-size_t aligned(size_t count) { return (count + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment; }
-
-}  // namespace
-
 Muon::Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& state,
            const OptimizerSettings& settings, const Fp8Settings& fp8, DType type, Communicator& ranks, Stream& compute,
            Stream& transfer)
@@ -27,40 +19,47 @@ Muon::Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& 
       transfer_(transfer),
       lead_(ranks.size() > 1 ? 1 : 0),
       ready_(compute.device()) {
+  for (auto first = matrices_.begin(), end = first; first != matrices_.end(); first = end) {
+    end = std::find_if(first, matrices_.end(), [&](const OwnedMatrix& m) { return m.round != first->round; });
+    list_slices(rounds_.emplace_back(), {first, end});
+  }
+  plan_memory(plan);
+}
+
+// A rank plans what its own slices and matrices take, so that ranks may plan different amounts.
+void Muon::plan_memory(MemoryPlan& plan) {
+  const auto add = [&](std::vector<PlannedTensor>& slots, int count, const char* name, auto&& size_of) {
+    std::vector<int64_t> sizes(static_cast<size_t>(count));
+    for (size_t i = 0; i < rounds_.size(); ++i)
+      sizes[i % sizes.size()] = std::max(sizes[i % sizes.size()], size_of(rounds_[i]));
+    for (const int64_t size : sizes)
+      slots.push_back(size ? plan.add(Segment::device, "optimizer", name, type_, {size}) : PlannedTensor());
+  };
+  const auto elements_of = [](const Round& r) { return r.own ? r.own->rows() * r.own->columns() : 0; };
+  add(slices_, 1 + 2 * lead_, "slices of matrices", [](const Round& r) { return r.elements; });
+  add(parts_, 1 + lead_, "parts of a matrix", elements_of);
+  add(matrix_buffers_, 1 + lead_, "a matrix", elements_of);
+  for (size_t i = 0; i < slices_.size(); ++i) returned_.emplace_back(compute_.device());
+  for (size_t i = 0; i < parts_.size(); ++i) arrived_.emplace_back(compute_.device());
+
   int64_t largest = 0, shorter = 0;
-  size_t most_slices = 0;
-  for (auto first = matrices_.begin(); first != matrices_.end();) {
-    const auto end =
-        std::find_if(first, matrices_.end(), [&](const OwnedMatrix& m) { return m.round != first->round; });
-    most_slices = std::max(most_slices, plan_round(rounds_.emplace_back(), {first, end}));
-    for (; first != end; ++first) {
-      largest = std::max(largest, first->rows() * first->columns());
-      shorter = std::max(shorter, std::min(first->rows(), first->columns()));
-    }
+  for (const Round& r : rounds_) {
+    largest = std::max(largest, elements_of(r));
+    if (r.own) shorter = std::max(shorter, std::min(r.own->rows(), r.own->columns()));
   }
-  for (int i = 0; i < 1 + 2 * lead_; ++i) {
-    slices_.push_back(plan.add(Segment::symmetric, "optimizer", "slices of matrices", type, {most_slices}));
-    returned_.emplace_back(compute.device());
-  }
-  for (int i = 0; i < 1 + lead_; ++i) {
-    parts_.push_back(plan.add(Segment::symmetric, "optimizer", "parts of a matrix", type, {largest}));
-    matrix_buffers_.push_back(plan.add(Segment::symmetric, "optimizer", "a matrix", type, {largest}));
-    arrived_.emplace_back(compute.device());
-  }
-  gram_ = plan.add(Segment::device, "scratch", "Newton-Schulz, gram matrix", type, {shorter, shorter});
-  polynomial_ = plan.add(Segment::device, "scratch", "Newton-Schulz, polynomial", type, {shorter, shorter});
+  if (!largest) return;
+  gram_ = plan.add(Segment::device, "scratch", "Newton-Schulz, gram matrix", type_, {shorter, shorter});
+  polynomial_ = plan.add(Segment::device, "scratch", "Newton-Schulz, polynomial", type_, {shorter, shorter});
   partials_ = plan.add(Segment::device, "scratch", "Newton-Schulz, partial norms", DType::fp64,
                        {global_norm_partials(size_t(largest))});
   square_sum_ = plan.add(Segment::device, "scratch", "Newton-Schulz, norm", DType::fp64, {1});
 }
 
-// Returns the elements that the slices of a round take on the rank that has the most.
-size_t Muon::plan_round(Round& round, std::span<const OwnedMatrix> matrices) {
-  const size_t width = bytes_of(type_), own = size_t(ranks_.rank());
+void Muon::list_slices(Round& round, std::span<const OwnedMatrix> matrices) {
+  const size_t width = bytes_of(type_);
   for (std::vector<ByteRange>* list :
        {&round.slices_sent, &round.own_parts, &round.own_results, &round.slices_received})
     list->resize(size_t(ranks_.size()));
-  std::vector<size_t> taken(size_t(ranks_.size()));  // by the slices of each rank
   for (const OwnedMatrix& m : matrices) {
     const bool owns = m.owner == ranks_.rank();
     if (owns) round.own = &m;
@@ -68,18 +67,16 @@ size_t Muon::plan_round(Round& round, std::span<const OwnedMatrix> matrices) {
       const ByteRange here{part.at * width, part.shard.count * width};
       if (owns) round.own_parts[size_t(part.source)] = here;
       for (const int keeper : part.keepers) {
-        const size_t at = taken[size_t(keeper)];
-        taken[size_t(keeper)] += aligned(part.shard.count);
         if (owns) round.own_results[size_t(keeper)] = here;
-        if (size_t(keeper) != own) continue;
-        const ByteRange kept{at * width, part.shard.count * width};
-        round.slices.push_back({&m, &part, at});
+        if (keeper != ranks_.rank()) continue;
+        const ByteRange kept{size_t(round.elements) * width, here.bytes};
+        round.slices.push_back({&m, &part, size_t(round.elements)});
+        round.elements += int64_t(part.shard.count);
         round.slices_received[size_t(m.owner)] = kept;
         if (part.source == ranks_.rank()) round.slices_sent[size_t(m.owner)] = kept;
       }
     }
   }
-  return *std::max_element(taken.begin(), taken.end());
 }
 
 void Muon::update(Matmul& matmul, const GradientStore& gradients, ParameterStore& parameters, const StepState* state) {

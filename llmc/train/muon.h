@@ -44,11 +44,13 @@ class Muon {
   // slices.
   struct Round {
     std::vector<KeptSlice> slices;
+    int64_t elements = 0;                                 // of the slices
     const OwnedMatrix* own = nullptr;                     // the matrix that this rank computes; null: none
     std::vector<ByteRange> slices_sent, own_parts;        // to the owners
     std::vector<ByteRange> own_results, slices_received;  // back
   };
-  size_t plan_round(Round& round, std::span<const OwnedMatrix> matrices);
+  void list_slices(Round& round, std::span<const OwnedMatrix> matrices);
+  void plan_memory(MemoryPlan& plan);
   void begin(int round, const GradientStore& gradients, const StepState* state);
   void orthogonalize(int round, Matmul& matmul);
   void finish(int round, ParameterStore& parameters, const StepState* state);
