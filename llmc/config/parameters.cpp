@@ -43,9 +43,7 @@ int64_t ModelConfig::parameters() const {
 }
 
 double ModelConfig::flops_per_token(int T, bool causal) const {
-  double products = double(V) * C;
-  const LayerProjections projections(*this);
-  for (const LayerProjection& p : projections.all()) products += double(p.OC) * p.IC;
+  const double products = double(V) * C + LayerProjections(*this).weights();
   double layers = 0;  // layers of full attention with the same number of query-key pairs
   for (int layer = 0; layer < L; ++layer) {
     const int W = window_of(layer);

@@ -41,6 +41,12 @@ const LayerProjection* LayerProjections::find(int layer, Projection which) const
   return nullptr;
 }
 
+double LayerProjections::weights() const {
+  double sum = 0;
+  for (const LayerProjection& p : all_) sum += double(p.OC) * p.IC;
+  return sum;
+}
+
 std::string LayerProjections::name(int id) const {
   const LayerProjection& p = all_.at(size_t(id / kRoles));
   return format("the %s of %s in block %d", role_name(role(id)), p.name(), p.layer);

@@ -70,6 +70,8 @@ class LayerProjections {
   // Null: the layer has none.
   const LayerProjection* find(int layer, Projection which) const;
 
+  double weights() const;  // elements of all of them
+
   int ids() const { return count() * kRoles; }
   Role role(int id) const { return Role(id % kRoles); }
   std::string name(int id) const;  // for example "the input of down in block 3"

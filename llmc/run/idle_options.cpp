@@ -77,8 +77,8 @@ std::string unread_options(const Options& given) {
   std::string list;
   for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
-    if (std::count(std::begin(kGroups), std::end(kGroups), group) ||
-        std::count(std::begin(kNames), std::end(kNames), name))
+    if (name != "optimizer" && (std::count(std::begin(kGroups), std::end(kGroups), group) ||
+                                std::count(std::begin(kNames), std::end(kNames), name)))
       list += (list.empty() ? "--" : ", --") + name;
   }
   return list.empty()

@@ -85,7 +85,9 @@ std::string train_command(Options options) {
 // Returns the bytes of a checkpoint on the disk, and of those that stay. A checkpoint stores weights and moments in
 // fp32, whatever type they have in memory.
 std::string checkpoint_sizes(const Options& o, const ModelConfig& config) {
-  const double bytes = double(config.parameters()) * double(std::size(kStateKinds) * sizeof(float));
+  const double numbers = double(config.parameters()) * double(std::size(kStateKinds)) -
+                         (o.optimizer == "muon" ? LayerProjections(config).weights() : 0);  // they have one moment
+  const double bytes = numbers * sizeof(float);
   const std::string all = o.keep_checkpoints ? format("the newest %lld stay: %s", (long long)o.keep_checkpoints,
                                                       human_bytes(uint64_t(bytes * double(o.keep_checkpoints))).c_str())
                                              : "all of them stay";
