@@ -24,7 +24,7 @@ std::string purpose_of(const std::string& stream, const Options& o) {
                                           {"context", "context parallelism"},
                                           {"offload", "copies to the host"},
                                           {"prefetch", "copies from the host"}};
-  if (stream == "reduce" && o.optimizer == "muon") return "gradients, matrices";
+  if (stream == "reduce" && o.optimizer == "muon") return "gradients and Muon";
   for (const auto& [name, purpose] : kPurposes)
     if (stream == name) return purpose;
   fail("a model of a step: the stream '%s' has no purpose\n  name it in kPurposes of llmc/run/simulate.cpp",
