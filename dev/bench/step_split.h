@@ -52,7 +52,7 @@ struct ClassOfNames {
 inline const ClassOfNames kNames[] = {
     {WorkClass::product, {"matmul"}},
     {WorkClass::attention, {"attention"}},
-    {WorkClass::optimizer, {"adamw", "global_norm", "count_not_finite"}},
+    {WorkClass::optimizer, {"adamw", "muon", "global_norm", "gather_window", "scatter_window", "count_not_finite"}},
     {WorkClass::pass,
      {"rmsnorm",
       "rope",
@@ -76,6 +76,7 @@ inline const ClassOfNames kNames[] = {
       "copy",
       "fill",
       "all_gather",
+      "all_to_all",
       "all_reduce",
       "reduce_scatter",
       "broadcast"}},

@@ -59,6 +59,13 @@ check "of $(sends zero3.txt) GiB of ZeRO-3 an eighth crosses each card: $gib GiB
 check "  which take $seconds s at $rate GB/s" awk "BEGIN { x = $gib * 1.0737 / $rate; exit !(x > $seconds - 0.006 && x < $seconds + 0.006) }"
 check "replicas of nodes send theirs by a card of their own: $(card hybrid.txt)" alike "$(card hybrid.txt | cut -d ' ' -f 1)" "$(sends hybrid.txt)" 0.01
 check "one node sends nothing by it" eval '! "$train" "${eight[@]/4/1}" | grep "network card sends"'
+# Each rank sends its slices of the blocks' 6.98B elements to the owners, and its own results back, in bf16.
+"$train" "${eight[@]}" --optimizer muon >muon.txt
+matrices=$(sed -n 's/^ *gradients and Muon  *all_to_all of 32 ranks on 4 nodes  *\([0-9]*\) MiB$/\1/p' muon.txt)
+check "Muon's matrices: $matrices MiB" alike "$matrices" "$(awk 'BEGIN { print 2 * 2 * 6.979e9 / 32 / 2^20 }')" 0.1
+# No ring shares the card: all but the blocks for the own node cross it.
+more=$(awk "BEGIN { print ($(card muon.txt | cut -d ' ' -f 1) - $gib) * 1024 }")
+check "  of which $more MiB cross the card" awk "BEGIN { exit !($more > 0.5 * $matrices && $more < 0.95 * $matrices) }"
 for rate in 40 5; do "$train" "${eight[@]}" --network-bandwidth $rate >zero3-$rate.txt; done
 check "40 GB/s is what is assumed" [ "$(speed zero3-40.txt)" = "$(speed zero3.txt)" ]
 check "at 5 GB/s the step takes what the card takes" awk "BEGIN { s = $(sed -n 's/.*a GPU: \([0-9.]*\) ms a step.*/\1/p' zero3-5.txt) / 1000; x = $(card zero3-5.txt | cut -d ' ' -f 2); exit !(s > x && s < 1.1 * x) }"

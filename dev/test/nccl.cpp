@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "dev/test/ranks_main.h"
 #include "llmc/comm/communicator.h"
@@ -28,7 +29,9 @@ bool troubled = false;  // this rank is the one
 cudaError_t last_error = cudaSuccess;
 int memory_calls = 0, windows_made = 0, windows_open = 0;
 int ctas_of_group = 0;  // the most that its collectives may take
-int group_depth = 0, groups = 0, in_groups = 0, events = 0;
+int group_depth = 0, groups = 0, in_groups = 0, messages_in_groups = 0, events = 0;
+std::vector<MPI_Request> messages;  // of the group
+ncclResult_t group_error = ncclSuccess;
 
 bool trouble_at(const char* where) { return troubled && scenario == where; }
 
@@ -91,7 +94,13 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
   return --windows_open, delete window, ncclSuccess;
 }
 ncclResult_t ncclGroupStart() { return ++group_depth, ncclSuccess; }
-ncclResult_t ncclGroupEnd() { return ++groups, --group_depth, ncclSuccess; }
+// If a call of the group has failed, NCCL launches nothing of it.
+ncclResult_t ncclGroupEnd() {
+  ++groups, --group_depth;
+  if (group_error == ncclSuccess) MPI_Waitall(int(messages.size()), messages.data(), MPI_STATUSES_IGNORE);
+  messages.clear();
+  return std::exchange(group_error, ncclSuccess);
+}
 // One of a group is executed at once, too, where NCCL would wait for the group's end.
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t,
                            cudaStream_t) {
@@ -110,6 +119,23 @@ ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_
 }
 ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) {
   return ncclInternalError;
+}
+// A message that is in no group would wait for one that comes after it.
+bool can_send(ncclDataType_t type) {
+  messages_in_groups += group_depth;
+  if (group_depth != 1 || type != ncclUint8 || (messages_in_groups == 2 && trouble_at("all_to_all")))
+    group_error = ncclInternalError;
+  return group_error == ncclSuccess;
+}
+ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t, cudaStream_t) {
+  if (!can_send(type)) return ncclInternalError;
+  MPI_Isend(in, int(count), MPI_BYTE, peer, 0, MPI_COMM_WORLD, &messages.emplace_back());
+  return ncclSuccess;
+}
+ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t, cudaStream_t) {
+  if (!can_send(type)) return ncclInternalError;
+  MPI_Irecv(out, int(count), MPI_BYTE, peer, 0, MPI_COMM_WORLD, &messages.emplace_back());
+  return ncclSuccess;
 }
 
 namespace {
@@ -135,6 +161,38 @@ void check_group(Communicator& all, Device& device) {
   check(sums == std::vector<int64_t>{3, 20, 200}, "the sums of a group");
 }
 
+// The messages of an all_to_all are one launch, too. Rank 0 sends 3 bytes to itself and 5 to rank 1, and rank 1 sends
+// none to rank 0 and 4 to itself.
+void check_all_to_all(Communicator& all, Device& device) {
+  Stream stream(device, "compute");
+  DeviceMemory memory(device, 20);
+  auto* const in = reinterpret_cast<char*>(memory.data());
+  char* const out = in + 10;
+  const bool first = all.rank() == 0;
+  const std::string own = first ? "abcdefgh.." : "wxyz......", before = "..........",
+                    want = first ? ".abc......" : "defgh.wxyz";
+  copy(stream, in, own.data(), own.size());
+  copy(stream, out, before.data(), before.size());
+  using Blocks = std::vector<ByteRange>;
+  const Blocks sends = first ? Blocks{{0, 3}, {3, 5}} : Blocks{{0, 0}, {0, 4}},
+               receives = first ? Blocks{{1, 3}, {9, 0}} : Blocks{{0, 5}, {6, 4}};
+  const int events_before = events, groups_before = groups;
+  const auto check_ended = [&] { check(groups == groups_before + 1 && group_depth == 0, "an all_to_all is a group"); };
+  try {
+    all.all_to_all(stream, out, receives, in, sends);
+  } catch (const Error&) {
+    check_ended();  // although one of its messages failed
+    throw;
+  }
+  check_ended();
+  check(messages_in_groups == 3, "an empty block is no message");
+  check(events == events_before + 1, "the watchdog looks at one event of an all_to_all");
+  std::string got(want.size(), 0);
+  copy(stream, got.data(), out, got.size());
+  stream.synchronize();
+  check(got == want, "the blocks of an all_to_all");
+}
+
 void run(const Ranks& ranks) {
   Device device(ranks.local_rank);
   device.state().info.uuid = scenario == "same-gpu" ? "GPU-1" : format("GPU-%d", ranks.rank);
@@ -154,6 +212,7 @@ void run(const Ranks& ranks) {
     check(cudaGetLastError() == cudaSuccess, "a wait leaves no error of CUDA");
   }
   if (scenario == "group" || scenario == "windows") check_group(*all, device);
+  if (scenario == "all_to_all" || scenario == "windows") check_all_to_all(*all, device);
   check(windows_open == 0, "the memory's end takes the windows back");
   if (ranks.rank == 0) printf("all checks passed\n");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round; a group of collectives is one
-# launch, and NCCL takes fewer multiprocessors for ranks of one node;
+# launch, and so is an all_to_all; NCCL takes fewer multiprocessors for ranks of one node;
 # a wait leaves no error of CUDA; ranks on one GPU are refused
 #
 # NCCL and CUDA are a stand-in (nccl.cpp): what NCCL itself does in these cases is not seen.
@@ -38,6 +38,8 @@ check "  unless each has an NCCL_HOSTID of its own; these take as many multiproc
 refused "the second collective of a group fails on rank 1" \
   "all_reduce_sum (dev/test/nccl.cpp" ranks 2 "$nccl" group 1
 check "  the message names the group" says ", the first of a group of 3, on rank 1 of 2: an error of NCCL"
+refused "the second message of an all_to_all fails on rank 1, and its group is ended" \
+  "all_to_all (dev/test/nccl.cpp" ranks 2 "$nccl" all_to_all 1
 check "NCCL's failure ends as that of a lost rank" exits 5 ranks 2 "$nccl" group 1
 check "a GPU's failure does, too" exits 5 ranks 2 "$nccl" gpu 1
 check "  with its error" grep -qF "cudaEventRecord(event, stream)" "$scratch/out.txt"

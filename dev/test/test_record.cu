@@ -294,6 +294,53 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(collective, rates) == 4);
 }
 
+TEST_CASE("an all_to_all sends to each rank at once, and to other nodes through the rank's own card") {
+  ReplayRates rates{};
+  rates.memory_bytes = 10, rates.kernel_seconds = 0.5, rates.ranks_per_node = 4;
+  rates.node_bytes = 8, rates.network_bytes = 1, rates.node_hop_seconds = 1, rates.network_hop_seconds = 10;
+  // Rank 6 of ranks 0 to 7 on two nodes, as the communicator records it.
+  Device device(modelled_device("H100"));
+  RecordingCommunicator communicator(6, Communicator::first_ranks(8));
+  Stream stream(device, "compute");
+  DeviceMemory memory(device, 200);
+  const auto recorded = [&](const std::vector<size_t>& sent, const std::vector<size_t>& received) {
+    std::vector<ByteRange> sends, receives;
+    size_t from = 0, to = 0;
+    for (const size_t bytes : sent) sends.push_back({from, bytes}), from += bytes;
+    for (const size_t bytes : received) receives.push_back({to, bytes}), to += bytes;
+    Record record;
+    device.record_to(&record);
+    communicator.all_to_all(stream, memory.data() + from, receives, memory.data(), sends);
+    device.record_to(nullptr);
+    record.streams = {"compute"};
+    return record;
+  };
+  const auto check = [&](const Record& record, double seconds, double sent, double by_card) {
+    const Replay r = replay(record, rates);
+    CHECK(r.seconds == doctest::Approx(0.5 + 10 + seconds));  // one hop
+    CHECK(r.sent.size() == 1);
+    CHECK(r.sent.at({"compute", "all_to_all of 8 ranks on 2 nodes"}) == sent);
+    CHECK(r.between_nodes == sent);
+    CHECK(r.by_card == by_card);
+  };
+  // The bytes to itself (40) are sent nowhere. 16 + 16 in the node take 4 s, 2 + 1 to the other node 3 s.
+  check(recorded({2, 0, 0, 1, 16, 0, 40, 16}, {0, 0, 0, 0, 0, 0, 40, 0}), 4, 35, 3);
+  check(recorded({2, 0, 0, 1, 0, 8, 40, 0}, {0, 0, 0, 0, 0, 0, 40, 0}), 3, 11, 3);
+  check(recorded({2, 0, 0, 1, 0, 8, 40, 0}, {0, 7, 0, 0, 8, 0, 40, 0}), 7, 11, 3);  // more is received
+  check(recorded({0, 0, 0, 0, 0, 8, 40, 0}, {0, 0, 0, 0, 48, 0, 40, 0}), 6, 8, 0);  // in the node
+  // Two that are sent at once share the card.
+  const auto two = [&](const std::vector<size_t>& sent) {
+    Record record = recorded(sent, std::vector<size_t>(8));
+    record.streams = {"first", "second"};
+    record.entries.push_back(record.entries[0]), record.entries[1].stream = 1;
+    return replay(record, rates).seconds;
+  };
+  CHECK(two({89, 0, 0, 0, 0, 0, 0, 0}) == doctest::Approx(2 * 89));
+  CHECK(two({0, 0, 0, 0, 72, 0, 0, 0}) == doctest::Approx(0.5 + 10 + 9));  // 9 of 19.5 s each: room for both
+  rates.ranks_per_node = 8;
+  CHECK(replayed_seconds(recorded({0, 0, 0, 0, 0, 8, 0, 0}, std::vector<size_t>(8)).entries[0], rates) == 0.5 + 1 + 1);
+}
+
 TEST_CASE("the collectives of a group are recorded as one launch") {
   Device device(modelled_device("H100"));
   RecordingCommunicator communicator(0, {0, 1});

@@ -71,6 +71,8 @@ TEST_CASE("all work of a step is in a class, and the classes are all of the step
            {"--zero-stage 1 --reduce-dtype bf16", 4},
            {"--zero-stage 2 --global-batch 32 --micro-batch 4", 4},
            {"--zero-stage 3 --hybrid-shard-degree 2", 4},
+           {"--zero-stage 3 --optimizer muon", 4},
+           {"--tensor-parallel-degree 2 --optimizer muon --dtype bf16 --master-dtype bf16 --moment-dtype bf16", 4},
            {"--zero-stage 3 --fp8 tensorwise --fp8-all-gather", 4},
            {"--zero-stage 3 --fp8 delayed --fp8-all-gather --fp8-precompute-scales off", 4},
            {"--tensor-parallel-degree 2 --dtype fp32", 2},

@@ -61,9 +61,14 @@ std::unique_ptr<Communicator> Communicator::split(const std::vector<int>& group)
 }
 
 void Communicator::start(Work work, const Collective& collective) {
-  if (size() > 1)
+  if (size() > 1) {
     work.traffic = {ring_bytes(collective, size_t(size())), &world_ranks_,
                     collective.kind == Collective::Kind::all_reduce || collective.kind == Collective::Kind::broadcast};
+    work.traffic.own = world_ranks_[size_t(rank_)];
+    for (size_t r = 0; r < collective.sends.size(); ++r)
+      if (int(r) != rank_)
+        work.traffic.exchanges.push_back({world_ranks_[r], collective.sends[r].bytes, collective.receives[r].bytes});
+  }
   REQUIRE(!grouped_ || collective.kind != Collective::Kind::all_to_all, "%s in a group of collectives", work.name);
   if (grouped_) grouped_->push_back({work, collective});
   else enqueue(work, collective);

@@ -13,5 +13,6 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.crossed = work.crossed;
   entry.shape = work.shape;
   if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
+  entry.own = work.traffic.own, entry.exchanges = work.traffic.exchanges;
   return entry;
 }

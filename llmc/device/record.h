@@ -29,12 +29,14 @@ struct Record {
     RateClass rate = RateClass::product_bf16;
     int head_size = 0;  // for attention
     std::vector<Access> accesses = {};
-    size_t sent = 0;              // bytes that this rank sends to others
-    bool tree = false;            // true: a collective that need not go from rank to rank
-    bool joins = false;           // true: launched as one with the collective before it in the stream
-    size_t crossed = 0;           // bytes that a copy moves between the device and pinned memory of the host
-    std::vector<int> ranks = {};  // the ranks that a collective spans
-    LaunchShape shape = {};       // the launch shape of a kernel
+    size_t sent = 0;                       // bytes that this rank sends to others
+    bool tree = false;                     // true: a collective that need not go from rank to rank
+    bool joins = false;                    // true: launched as one with the collective before it in the stream
+    size_t crossed = 0;                    // bytes that a copy moves between the device and pinned memory of the host
+    std::vector<int> ranks = {};           // the ranks that a collective spans
+    int own = 0;                           // this rank, if there are `exchanges`
+    std::vector<Exchange> exchanges = {};  // with each other rank, of an all_to_all
+    LaunchShape shape = {};                // the launch shape of a kernel
 
     size_t bytes() const {  // read plus written; a range that is both counts twice
       size_t sum = 0;

@@ -14,40 +14,69 @@ namespace {
 
 using Kind = Record::Entry::Kind;
 
-// The fraction of each link that a collective would keep busy if it had the links alone.
+double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(count))) : 0; }
+
+// For each of the two links of a rank: seconds for which a collective keeps it busy if it has the link alone, or the
+// fraction of the link that it uses.
 struct LinkUse {
   double node = 0, network = 0;
 };
 
-// The route of a collective: rings around the `nodes` nodes of its ranks, one ring for each of the `in_node` ranks that
-// it has in a node. Each ring takes an equal share of the data. Each rank has one network card.
-struct Way {
-  size_t nodes, in_node;
+// The route of a collective, over `nodes` nodes with `in_node` of its ranks in each. Each rank has one network card.
+struct Route {
+  size_t nodes = 1, in_node = 1;
+  double node_hops = 0, network_hops = 0;
+  LinkUse seconds = {};
+  double by_card = 0;  // bytes that this rank's card sends
 
-  double node_bytes(const ReplayRates& rates) const { return in_node > 1 ? rates.node_bytes : INFINITY; }
-  double network_bytes(const ReplayRates& rates) const {
-    return nodes > 1 ? double(in_node) * rates.network_bytes : INFINITY;
-  }
-  double bytes(const ReplayRates& rates) const { return std::min(node_bytes(rates), network_bytes(rates)); }
   std::string text(const Record::Entry& work) const {
     return format("%s of %zu ranks %s", work.name.c_str(), work.ranks.size(),
                   nodes > 1 ? format("on %zu nodes", nodes).c_str() : "in a node");
   }
-  LinkUse use(double sent, double seconds, const ReplayRates& rates) const {
-    if (seconds <= 0) return {};
-    return {sent / node_bytes(rates) / seconds, sent / network_bytes(rates) / seconds};
+  LinkUse use(double in_seconds) const {
+    if (in_seconds <= 0) return {};
+    return {seconds.node / in_seconds, seconds.network / in_seconds};
   }
 };
 
-// The ranks of a group are in ascending or descending order.
-Way way_of(const std::vector<int>& ranks, const ReplayRates& rates) {
-  size_t nodes = 1;
-  for (size_t i = 1; i < ranks.size(); ++i)
-    nodes += ranks[i] / rates.ranks_per_node != ranks[i - 1] / rates.ranks_per_node;
-  return {nodes, (ranks.size() + nodes - 1) / nodes};
+// Rings around the nodes, one ring for each of the ranks in a node. Each ring takes an equal share of the data. A
+// collective whose result is the same on every rank goes along a tree, as NCCL's all_reduce can. all_gather and
+// reduce_scatter go around a ring, from rank to rank.
+void go_around(Route& route, const Record::Entry& work, const ReplayRates& rates) {
+  const size_t nodes = route.nodes, in_node = route.in_node;
+  const double sent = double(work.sent);
+  route.node_hops = work.tree ? log2_hops(in_node) : double(work.ranks.size() - nodes);
+  route.network_hops = work.tree ? log2_hops(nodes) : double(nodes - 1);
+  if (in_node > 1) route.seconds.node = sent / rates.node_bytes;
+  if (nodes > 1) route.seconds.network = sent / (double(in_node) * rates.network_bytes);
+  if (nodes > 1) route.by_card = sent / double(in_node);
 }
 
-double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(count))) : 0; }
+// Each rank sends to each other one at once, through its own card if that is on another node. A link carries both
+// directions at the same time.
+void go_directly(Route& route, const Record::Entry& work, const ReplayRates& rates) {
+  Exchange node{}, network{};
+  for (const Exchange& e : work.exchanges) {
+    Exchange& sum = e.other / rates.ranks_per_node == work.own / rates.ranks_per_node ? node : network;
+    sum.sent += e.sent, sum.received += e.received;
+  }
+  (route.nodes > 1 ? route.network_hops : route.node_hops) = 1;
+  route.seconds = {double(std::max(node.sent, node.received)) / rates.node_bytes,
+                   double(std::max(network.sent, network.received)) / rates.network_bytes};
+  route.by_card = double(network.sent);
+}
+
+// The ranks of a group are in ascending or descending order.
+Route route_of(const Record::Entry& work, const ReplayRates& rates) {
+  const std::vector<int>& ranks = work.ranks;
+  Route route;
+  for (size_t i = 1; i < ranks.size(); ++i)
+    route.nodes += ranks[i] / rates.ranks_per_node != ranks[i - 1] / rates.ranks_per_node;
+  route.in_node = (ranks.size() + route.nodes - 1) / route.nodes;
+  if (work.exchanges.empty()) go_around(route, work, rates);
+  else go_directly(route, work, rates);
+  return route;
+}
 
 // The time that the operations take. A multiprocessor has one block of attention.
 double computing_seconds(const Record::Entry& work, const ReplayRates& rates) {
@@ -60,19 +89,15 @@ double computing_seconds(const Record::Entry& work, const ReplayRates& rates) {
 }  // namespace
 
 // A collective that joins another one in its launch adds its bytes alone.
-// A collective whose result is the same on every rank goes along a tree, as NCCL's all_reduce can. all_gather and
-// reduce_scatter go around a ring, from rank to rank.
 double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.crossed) return rates.kernel_seconds + double(work.crossed) / rates.host_bytes;
   if (work.ranks.size() < 2)
     return std::max({rates.kernel_seconds, double(work.bytes()) / rates.memory_bytes, computing_seconds(work, rates)});
-  const Way way = way_of(work.ranks, rates);
-  const double sending_seconds = double(work.sent) / way.bytes(rates);
+  const Route route = route_of(work, rates);
+  const double sending_seconds = std::max(route.seconds.node, route.seconds.network);
   if (work.joins) return sending_seconds;
-  const double node_hops = work.tree ? log2_hops(way.in_node) : double(work.ranks.size() - way.nodes),
-               network_hops = work.tree ? log2_hops(way.nodes) : double(way.nodes - 1);
-  return rates.kernel_seconds + node_hops * rates.node_hop_seconds + network_hops * rates.network_hop_seconds +
-         sending_seconds;
+  return rates.kernel_seconds + route.node_hops * rates.node_hop_seconds +
+         route.network_hops * rates.network_hop_seconds + sending_seconds;
 }
 
 Replay replay(const Record& record, const ReplayRates& rates) {
@@ -151,11 +176,11 @@ class Player {
     if (entry.stream == 0) result_.compute += line.left;
     line.use = {};
     if (entry.ranks.size() < 2) return;
-    const Way way = way_of(entry.ranks, rates_);
-    (way.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
-    if (way.nodes > 1) result_.by_card += double(entry.sent) / double(way.in_node);
-    result_.sent[{record_.streams[size_t(entry.stream)], way.text(entry)}] += double(entry.sent);
-    line.use = way.use(double(entry.sent), line.left, rates_);
+    const Route route = route_of(entry, rates_);
+    (route.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
+    result_.by_card += route.by_card;
+    result_.sent[{record_.streams[size_t(entry.stream)], route.text(entry)}] += double(entry.sent);
+    line.use = route.use(line.left);
   }
 
   void end_wait(Line& line, const Record::Entry& wait) {

@@ -30,7 +30,7 @@ struct Replay {
   std::map<std::string, double> waits_by_stream;
   double within_nodes = 0, between_nodes = 0;  // bytes that this rank sends in groups within a node, or across nodes
   // Bytes that cross the network card of this rank's GPU: of what it sends across nodes, a ring's part for each of the
-  // group's ranks in a node.
+  // group's ranks in a node, and of all_to_all the blocks for other nodes.
   double by_card = 0;
   // The same bytes by stream and by collective: "all_gather of 8 ranks in a node".
   std::map<std::pair<std::string, std::string>, double> sent;

@@ -41,17 +41,27 @@ Access updates(const T* data, size_t count) {
   return access;
 }
 
+// The bytes that two ranks send to each other at once.
+struct Exchange {
+  int other;  // rank in the world
+  size_t sent, received;
+};
+
 // The traffic of a collective: the bytes that this rank sends around a ring, in which each rank passes on what it
 // received, and the ranks that the collective spans, by their numbers in the world. `tree`: every rank gets the same
 // result (all_reduce, broadcast), so that a short message can go along a tree instead. A result that differs from rank
 // to rank goes through all of them.
 //
 // `joins`: it is launched as one with the collective before it (Communicator::group).
+//
+// `exchanges`: all_to_all has no ring. This rank, `own` in the world, sends to each other rank at once.
 struct Traffic {
   size_t sent = 0;
   const std::vector<int>* ranks = nullptr;
   bool tree = false;
   bool joins = false;
+  int own = 0;
+  std::vector<Exchange> exchanges = {};
 };
 
 // The kind of operations. A device has a rate for each kind (rates.h).

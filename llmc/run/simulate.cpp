@@ -17,13 +17,14 @@
 namespace {
 
 // Returns the purpose of the work of a stream, other than compute, that a step uses.
-std::string purpose_of(const std::string& stream) {
+std::string purpose_of(const std::string& stream, const Options& o) {
   constexpr const char* kPurposes[][2] = {{"gather", "weights"},
                                           {"reduce", "gradients"},
                                           {"tensor", "tensor parallelism"},
                                           {"context", "context parallelism"},
                                           {"offload", "copies to the host"},
                                           {"prefetch", "copies from the host"}};
+  if (stream == "reduce" && o.optimizer == "muon") return "gradients and Muon";
   for (const auto& [name, purpose] : kPurposes)
     if (stream == name) return purpose;
   fail("a model of a step: the stream '%s' has no purpose\n  name it in kPurposes of llmc/run/simulate.cpp",
@@ -31,12 +32,12 @@ std::string purpose_of(const std::string& stream) {
 }
 
 // Lists the bytes that a rank sends in a step, by collective, and what of them crosses the network.
-std::string traffic_of(const Replay& step, const ReplayRates& rates) {
+std::string traffic_of(const Replay& step, const ReplayRates& rates, const Options& o) {
   std::string text;
   for (const auto& [what, bytes] : step.sent)
     if (bytes > 0)
-      text += format("%s%-20s %-44s %9s", text.empty() ? "" : "\n", purpose_of(what.first).c_str(), what.second.c_str(),
-                     human_bytes(uint64_t(bytes)).c_str());
+      text += format("%s%-20s %-44s %9s", text.empty() ? "" : "\n", purpose_of(what.first, o).c_str(),
+                     what.second.c_str(), human_bytes(uint64_t(bytes)).c_str());
   if (step.by_card > 0)
     text += format("\n%-65s %9s = %.2f s at %.4g GB/s", "of which each GPU's network card sends",
                    human_bytes(uint64_t(step.by_card)).c_str(), step.by_card / rates.network_bytes,
@@ -50,10 +51,10 @@ std::string time_text(double seconds, const Replay& of_step) {
 }
 
 // "12.0 ms for weights, 3.1 ms for gradients", the longest first.
-std::string waits_of(const Replay& step) {
+std::string waits_of(const Replay& step, const Options& o) {
   std::vector<std::pair<double, std::string>> waits;
   for (const auto& [stream, seconds] : step.waits_by_stream)
-    if (seconds >= 1e-3 * step.seconds) waits.push_back({seconds, purpose_of(stream)});
+    if (seconds >= 1e-3 * step.seconds) waits.push_back({seconds, purpose_of(stream, o)});
   std::sort(waits.rbegin(), waits.rend());
   std::string text;
   for (const auto& [seconds, purpose] : waits)
@@ -175,7 +176,7 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
         "",
         "--plan auto chooses of recompute, offload and micro-batch the fastest that fits, --plan mesh also the "
         "mesh");
-  console.item("sent", traffic_of(m.replayed, m.rates));
+  console.item("sent", traffic_of(m.replayed, m.rates, m.options));
   for (const std::string& remark : idle_options(m.asked, {options, m.settings, m.config, m.device, m.mesh}))
     console.item("", remark);
   if (const std::string unread = unread_options(m.asked); !unread.empty()) console.item("", unread);
@@ -202,7 +203,7 @@ void print_prediction(const Modelled& m, Console& console) {
                    100 * in_full)
           : mfu_text(m.config, m.settings.T, tokens_per_second, m.device.bf16_flops, false);
   console.item("", text + ", by the data sheet");
-  if (const std::string waits = waits_of(step); !waits.empty()) console.item("", "it waits " + waits);
+  if (const std::string waits = waits_of(step, m.options); !waits.empty()) console.item("", "it waits " + waits);
   if (m.asked.plan == "as-asked") console.item("", prediction_limits(m.mesh.world_size));  // else it stands above
   if (m.mesh.world_size > 1)
     console.item("", format("%.0f%% to %.0f%% of the prediction would be %s to %s tokens/s a GPU", 100 * kLittleReached,

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "dev/softgpu/arithmetic.h"
+#include "dev/softgpu/nccl/turn.h"
 #include "dev/softgpu/runtime/memory.h"
 
 namespace softgpu {
@@ -51,37 +52,24 @@ void reduce(Segment& segment, int size, size_t area_bytes, std::byte* out, size_
   memcpy(out, result.data(), count * sizeof(T));
 }
 
-int resident = 0;  // collectives; the engine's thread alone counts
-int most_resident() {
-  static const int most = getenv("LLMC_SOFTGPU_RESIDENT") ? atoi(getenv("LLMC_SOFTGPU_RESIDENT")) : 4;
-  return most;
-}
-
 class Execution {
  public:
-  Execution(const CollectiveCall& call, ncclComm_t comm, uint64_t number) : call_(call), comm_(comm), number_(number) {}
+  Execution(const CollectiveCall& call, ncclComm_t comm)
+      : call_(call), comm_(comm), number_(++comm->collectives), turn_(comm) {}
 
   Progress go_on() {
     if (comm_->aborted) return leave();
+    if (!turn_.has_come()) return Progress::waits;
     Segment& segment = *comm_->segment;
-    switch (stage_) {
-      case Stage::waits_for_room:
-        // Collectives of one communicator are executed in the order of the calls.
-        if (comm_->executed + 1 != number_ || resident >= most_resident()) return Progress::waits;
-        ++resident;
-        stage_ = Stage::waits_for_areas;
-        return Progress::moved;
-      case Stage::waits_for_areas:
-        if (!segment.all_finished(number_ - 1)) return Progress::waits;
-        if (sends()) require_written(call_.in, sent(), name());
-        memcpy(segment.own_area(std::max<size_t>(sent(), 1)), accessible(call_.in, sent()), sent());
-        segment.post(number_, request());
-        stage_ = Stage::waits_for_others;
-        return Progress::moved;
-      case Stage::waits_for_others:
-        if (!segment.all_posted(number_)) return Progress::waits;
-        break;
+    if (!posted_) {
+      if (!segment.all_finished(number_ - 1)) return Progress::waits;  // others read this rank's area
+      if (sends()) require_written(call_.in, sent(), name());
+      memcpy(segment.own_area(std::max<size_t>(sent(), 1)), accessible(call_.in, sent()), sent());
+      segment.post(number_, call_.request());
+      posted_ = true;
+      return Progress::moved;
     }
+    if (!segment.all_posted(number_)) return Progress::waits;
     for (int r = 0; r < comm_->size; ++r) require_same(r, segment.request_of(r));
     compute(segment);
     mark_written(call_.out, call_.received_bytes(comm_->size));
@@ -90,24 +78,20 @@ class Execution {
   }
 
  private:
-  enum class Stage { waits_for_room, waits_for_areas, waits_for_others } stage_ = Stage::waits_for_room;
-
   const char* name() const {
     static constexpr const char* kNames[] = {"ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclBroadcast"};
     return kNames[int(call_.kind)];
   }
   bool sends() const { return call_.kind != CollectiveKind::broadcast || call_.detail == comm_->rank; }
   size_t sent() const { return call_.sent_bytes(comm_->size); }
-  Request request() const { return {int64_t(call_.kind), int64_t(call_.count), int64_t(call_.type), call_.detail}; }
 
   Progress leave() {
-    if (stage_ != Stage::waits_for_room) --resident;
-    comm_->executed = number_;
+    turn_.end();
     return Progress::done;
   }
 
   void require_same(int rank, const Request& other) const {
-    const Request own = request();
+    const Request own = call_.request();
     if (own == other) return;
     fprintf(stderr,
             "software GPU: NCCL: collective %llu of communicator %s is another on rank %d (kind %lld, %lld elements of "
@@ -132,6 +116,8 @@ class Execution {
         return reduce_to(segment, out, 0);
       case CollectiveKind::reduce_scatter:
         return reduce_to(segment, out, call_.count * size_t(comm_->rank));
+      default:  // a message is no collective
+        abort();
     }
   }
 
@@ -161,19 +147,23 @@ class Execution {
   const CollectiveCall call_;
   const ncclComm_t comm_;
   const uint64_t number_;
+  Turn turn_;
+  bool posted_ = false;
 };
 
 }  // namespace
 
 size_t CollectiveCall::sent_bytes(int size) const {
-  return count * bytes_of(type) * size_t(kind == CollectiveKind::reduce_scatter ? size : 1);
+  return count * bytes_of(type) *
+         size_t(kind == CollectiveKind::reduce_scatter ? size : kind != CollectiveKind::receive);
 }
 size_t CollectiveCall::received_bytes(int size) const {
-  return count * bytes_of(type) * size_t(kind == CollectiveKind::all_gather ? size : 1);
+  return count * bytes_of(type) * size_t(kind == CollectiveKind::all_gather ? size : kind != CollectiveKind::send);
 }
 
 std::string wrong_buffers(const CollectiveCall& call, const ncclComm& comm) {
   const size_t sent = call.sent_bytes(comm.size), received = call.received_bytes(comm.size);
+  if (call.count == 0) return "";
   if (is_pageable(call.in) || is_pageable(call.out) || !accessible(call.in, sent) || !accessible(call.out, received))
     return "a buffer is not all in the device's memory";
   const auto *in = static_cast<const std::byte*>(call.in), *out = static_cast<const std::byte*>(call.out);
@@ -189,9 +179,7 @@ std::string wrong_buffers(const CollectiveCall& call, const ncclComm& comm) {
 
 // A captured collective is executed with each launch of the graph, so it gets its number when its turn comes.
 Task collective_task(const CollectiveCall& call, ncclComm_t comm) {
-  return [=]() -> Poll {
-    return [execution = std::make_shared<Execution>(call, comm, ++comm->begun)] { return execution->go_on(); };
-  };
+  return [=]() -> Poll { return [execution = std::make_shared<Execution>(call, comm)] { return execution->go_on(); }; };
 }
 
 }  // namespace softgpu

@@ -21,7 +21,8 @@ struct ncclComm {
   bool blocking;
   int ctas;  // blocks of its kernels, at most
   std::unique_ptr<softgpu::Segment> segment;
-  uint64_t begun = 0, executed = 0;            // collectives, counted by the engine
+  uint64_t begun = 0, executed = 0;            // kernels, counted by the engine
+  uint64_t collectives = 0;                    // begun: kernels that all ranks have
   uint64_t meetings = 0;                       // of the hosts: splits, windows
   std::map<const std::byte*, size_t> windows;  // bytes from an address on
   std::atomic<bool> aborted{false};
@@ -38,16 +39,19 @@ struct ncclComm {
 
 namespace softgpu {
 
-enum class CollectiveKind { all_reduce, all_gather, reduce_scatter, broadcast };
+enum class CollectiveKind { all_reduce, all_gather, reduce_scatter, broadcast, send, receive };
 
+// Of a send or receive, `in` and `out` are the same buffer.
 struct CollectiveCall {
   CollectiveKind kind;
   const void* in;
   void* out;
   size_t count;
   ncclDataType_t type;
-  int detail;  // the ncclRedOp_t of a reduction, the root of a broadcast
+  int detail;  // the ncclRedOp_t of a reduction, the root of a broadcast, the peer of a message
 
+  bool is_message() const { return kind == CollectiveKind::send || kind == CollectiveKind::receive; }
+  Request request() const { return {int64_t(kind), int64_t(count), int64_t(type), detail}; }
   size_t sent_bytes(int size) const;
   size_t received_bytes(int size) const;
 };
@@ -55,8 +59,7 @@ struct CollectiveCall {
 // Returns why NCCL's documentation forbids the call; "" if it does not.
 std::string wrong_buffers(const CollectiveCall& call, const ncclComm& comm);
 
-// The operation. LLMC_SOFTGPU_RESIDENT collectives at most (4: a quarter of an H100 each) are executed at the same
-// time: a rank that has begun others may never get to the one that its peers wait for.
+// The kernel of a collective of all ranks.
 Task collective_task(const CollectiveCall& call, ncclComm_t comm);
 
 }  // namespace softgpu

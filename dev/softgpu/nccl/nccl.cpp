@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dev/softgpu/nccl/collective.h"
+#include "dev/softgpu/nccl/messages.h"
 #include "dev/softgpu/runtime/api.h"
 #include "dev/softgpu/runtime/graph.h"
 #include "dev/softgpu/runtime/memory.h"
@@ -89,12 +90,14 @@ bool captures(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusActive;
 }
 
-// A call between ncclGroupStart and ncclGroupEnd waits for the latter.
+// A call between ncclGroupStart and ncclGroupEnd waits for the latter. A call outside of a group is a group of one. If
+// one of a group fails, none is launched.
 thread_local int group_depth = 0;
+thread_local ncclResult_t group_error = ncclSuccess;
 struct Grouped {
   CollectiveCall call;
   ncclComm_t comm;
-  std::function<ncclResult_t()> launch;
+  cudaStream_t stream;
 };
 thread_local std::vector<Grouped> grouped;
 
@@ -102,7 +105,7 @@ thread_local std::vector<Grouped> grouped;
 bool touch_each_other(const Grouped& a, const Grouped& b) {
   const auto overlap = [](const void* x, size_t n, const void* y, size_t m) {
     const auto *p = static_cast<const char*>(x), *q = static_cast<const char*>(y);
-    return p < q + m && q < p + n;
+    return n && m && p < q + m && q < p + n;
   };
   const auto writes_what = [&](const Grouped& writer, const Grouped& other) {
     const size_t written = writer.call.received_bytes(writer.comm->size);
@@ -118,14 +121,18 @@ bool in_window(ncclComm_t comm, const void* p) {
   return after != comm->windows.begin() && byte < std::prev(after)->first + std::prev(after)->second;
 }
 
-ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
+// Checks a call, and adds it to the group.
+ncclResult_t add(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
   if (const ncclResult_t r = ready(comm); r != ncclSuccess) return r;
-  if (call.count == 0) return ncclSuccess;
-  static constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
+  if (call.count == 0 && !call.is_message()) return ncclSuccess;
+  static constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                           "broadcast",  "send",       "receive"};
   lose(captures(stream) ? "capture" : kNames[int(call.kind)]);
   const bool reduces = call.kind == CollectiveKind::all_reduce || call.kind == CollectiveKind::reduce_scatter;
   if (reduces && call.detail != ncclSum && call.detail != ncclMax)
     return fail(ncclInvalidArgument, "reductions other than sum and max are not executed");
+  if (call.is_message() && (call.detail < 0 || call.detail >= comm->size))
+    return fail(ncclInvalidArgument, "a message to or from a rank that the communicator has not");
   if (const std::string wrong = wrong_buffers(call, *comm); !wrong.empty()) {
     warn("NCCL: %s", wrong.c_str());
     return fail(ncclInvalidArgument, wrong);
@@ -137,19 +144,7 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
   if (captures(stream) && call.kind != CollectiveKind::all_reduce && !comm->windows.empty() &&
       !(in_window(comm, call.in) && in_window(comm, call.out)))
     warn("NCCL: %s of a step has an end that lies in no window of its communicator", kNames[int(call.kind)]);
-  const auto launch = [=] {
-    return complete(comm, [=] {
-      const bool captured = captures(stream);
-      if (!comm->last) cudaEventCreateWithFlags(&comm->last, cudaEventDisableTiming);
-      if (comm->last_stream && comm->last_stream != stream && comm->last_captured == captured)
-        cudaStreamWaitEvent(stream, comm->last, 0);
-      submit(stream, collective_task(call, comm));
-      cudaEventRecord(comm->last, stream);
-      comm->last_stream = stream, comm->last_captured = captured;
-    });
-  };
-  if (!group_depth) return launch();
-  const Grouped added{call, comm, launch};
+  const Grouped added{call, comm, stream};
   for (const Grouped& before : grouped)
     if (touch_each_other(before, added)) {
       warn("NCCL: collectives of a group, one of which writes what another one touches");
@@ -157,6 +152,57 @@ ncclResult_t collective(const CollectiveCall& call, ncclComm_t comm, cudaStream_
     }
   grouped.push_back(added);
   return ncclSuccess;
+}
+
+ncclResult_t enqueue(const CollectiveCall& call, ncclComm_t comm, cudaStream_t stream) {
+  ncclGroupStart();
+  const ncclResult_t added = add(call, comm, stream);
+  if (added != ncclSuccess) group_error = added;
+  const ncclResult_t ended = ncclGroupEnd();
+  return added != ncclSuccess ? added : ended;
+}
+
+ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, const Task& kernel) {
+  return complete(comm, [=] {
+    const bool captured = captures(stream);
+    if (!comm->last) cudaEventCreateWithFlags(&comm->last, cudaEventDisableTiming);
+    if (comm->last_stream && comm->last_stream != stream && comm->last_captured == captured)
+      cudaStreamWaitEvent(stream, comm->last, 0);
+    submit(stream, kernel);
+    cudaEventRecord(comm->last, stream);
+    comm->last_stream = stream, comm->last_captured = captured;
+  });
+}
+
+// `messages` are those of one communicator.
+ncclResult_t launch_messages(const std::vector<Grouped>& messages) {
+  const auto [call, comm, stream] = messages[0];
+  std::vector<CollectiveCall> calls;
+  for (const Grouped& m : messages) {
+    if (m.stream != stream) return fail(ncclInvalidUsage, "messages of a group in several streams are not executed");
+    calls.push_back(m.call);
+  }
+  if (const std::string wrong = wrong_messages_to_self(calls, comm->rank); !wrong.empty())
+    return fail(ncclInvalidUsage, wrong);
+  return launch(comm, stream, messages_task(calls, comm));
+}
+
+// As NCCL does, first the collectives, then the messages of each communicator.
+ncclResult_t launch_group(const std::vector<Grouped>& calls) {
+  ncclResult_t result = ncclSuccess;
+  const auto note = [&](ncclResult_t r) { result = r != ncclSuccess ? r : result; };
+  std::vector<std::vector<Grouped>> messages;
+  for (const Grouped& g : calls) {
+    if (!g.call.is_message()) {
+      note(launch(g.comm, g.stream, collective_task(g.call, g.comm)));
+      continue;
+    }
+    const auto same = std::find_if(messages.begin(), messages.end(), [&](auto& of) { return of[0].comm == g.comm; });
+    if (same == messages.end()) messages.push_back({g});
+    else same->push_back(g);
+  }
+  for (const std::vector<Grouped>& of_comm : messages) note(launch_messages(of_comm));
+  return result;
 }
 
 }  // namespace
@@ -303,24 +349,31 @@ SOFTGPU_API ncclResult_t ncclGroupStart() {
 }
 SOFTGPU_API ncclResult_t ncclGroupEnd() {
   if (--group_depth) return ncclSuccess;
-  ncclResult_t result = ncclSuccess;
-  for (const Grouped& g : std::exchange(grouped, {}))
-    if (const ncclResult_t r = g.launch(); r != ncclSuccess) result = r;
-  return result;
+  const std::vector<Grouped> calls = std::exchange(grouped, {});
+  const ncclResult_t error = std::exchange(group_error, ncclSuccess);
+  return error != ncclSuccess ? error : launch_group(calls);
 }
 SOFTGPU_API ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type,
                                        ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
-  return collective({CollectiveKind::all_reduce, in, out, count, type, operation}, comm, stream);
+  return enqueue({CollectiveKind::all_reduce, in, out, count, type, operation}, comm, stream);
 }
 SOFTGPU_API ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
                                        ncclComm_t comm, cudaStream_t stream) {
-  return collective({CollectiveKind::broadcast, in, out, count, type, root}, comm, stream);
+  return enqueue({CollectiveKind::broadcast, in, out, count, type, root}, comm, stream);
 }
 SOFTGPU_API ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
                                        cudaStream_t stream) {
-  return collective({CollectiveKind::all_gather, in, out, count, type, 0}, comm, stream);
+  return enqueue({CollectiveKind::all_gather, in, out, count, type, 0}, comm, stream);
 }
 SOFTGPU_API ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type,
                                            ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
-  return collective({CollectiveKind::reduce_scatter, in, out, count, type, operation}, comm, stream);
+  return enqueue({CollectiveKind::reduce_scatter, in, out, count, type, operation}, comm, stream);
+}
+SOFTGPU_API ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                                  cudaStream_t stream) {
+  return enqueue({CollectiveKind::send, in, const_cast<void*>(in), count, type, peer}, comm, stream);
+}
+SOFTGPU_API ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                                  cudaStream_t stream) {
+  return enqueue({CollectiveKind::receive, out, out, count, type, peer}, comm, stream);
 }

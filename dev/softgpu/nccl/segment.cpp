@@ -104,6 +104,20 @@ void Segment::post(uint64_t number, const Request& request) {
 }
 const Request& Segment::request_of(int rank) const { return shared_->ranks[rank].request; }
 void Segment::finish(uint64_t number) { shared_->ranks[rank_].finished.store(number, std::memory_order_release); }
+void Segment::send(int to, const Message& message) {
+  Mail& mail = shared_->mail[rank_][to];
+  mail.message = message;
+  mail.sent.fetch_add(1, std::memory_order_release);
+}
+bool Segment::was_taken(int to) const {
+  const Mail& mail = shared_->mail[rank_][to];
+  return mail.taken.load(std::memory_order_acquire) == mail.sent.load();
+}
+const Message* Segment::message_from(int rank) const {
+  const Mail& mail = shared_->mail[rank][rank_];
+  return mail.sent.load(std::memory_order_acquire) > mail.taken.load() ? &mail.message : nullptr;
+}
+void Segment::take(int from) { shared_->mail[from][rank_].taken.fetch_add(1, std::memory_order_release); }
 void Segment::meet(uint64_t number, int64_t word, int64_t other_word) {
   shared_->ranks[rank_].words[0] = word, shared_->ranks[rank_].words[1] = other_word;
   shared_->ranks[rank_].met.store(number, std::memory_order_release);

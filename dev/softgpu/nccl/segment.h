@@ -1,5 +1,5 @@
 // Memory that the ranks of a communicator share. Each is a process of its own on this machine. A rank writes what it
-// brings to a collective into an area of its own, and reads the others' areas.
+// brings to a collective, or sends to another rank, into an area of its own, and reads the others' areas.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,12 @@ inline constexpr int kMostRanks = 64;
 struct Request {
   int64_t kind, count, type, detail;  // detail: the operation of a reduction, the root of a broadcast
   bool operator==(const Request&) const = default;
+};
+
+// What one rank sends to another. It lies in the sender's area until the other has taken it.
+struct Message {
+  size_t offset;  // in the area
+  Request request;
 };
 
 class Segment {
@@ -35,7 +41,11 @@ class Segment {
   const std::byte* area_of(int rank, size_t bytes);    // once it was posted
   void post(uint64_t number, const Request& request);  // its area is complete
   const Request& request_of(int rank) const;
-  void finish(uint64_t number);  // it has read all areas
+  void finish(uint64_t number);                 // it has read all areas
+  void send(int to, const Message& message);    // after the one before it was taken
+  bool was_taken(int to) const;                 // the last one
+  const Message* message_from(int rank) const;  // null: none has come since the last one was taken
+  void take(int from);
   void meet(uint64_t number, int64_t word, int64_t other_word);
   std::pair<int64_t, int64_t> words_of(int rank) const;  // that it brought to the meeting
 
@@ -45,9 +55,14 @@ class Segment {
     Request request;
     int64_t words[2];
   };
+  struct Mail {
+    std::atomic<uint64_t> sent, taken;  // messages
+    Message message;                    // the last one sent
+  };
   struct Shared {
     std::atomic<int> joined, opened;
     Rank ranks[kMostRanks];
+    Mail mail[kMostRanks][kMostRanks];  // from a rank to another
   };
   struct Area {
     int file = -1;

@@ -14,9 +14,9 @@ cudaError_t give(cudaError_t error);
 [[gnu::format(printf, 1, 2), gnu::visibility("default")]] void warn(const char* pattern, ...);
 
 // LLMC_SOFTGPU_LOSE="WHERE NUMBER HOW": this process is lost at call NUMBER (from 1) of the kind WHERE: start (it
-// chooses its GPU), all_reduce, all_gather, reduce_scatter or broadcast, or capture for any of them inside one. HOW:
-// kill, stop (SIGSTOP) or late (it sleeps for a minute, in its next launch: not inside NCCL). For tests of the ranks
-// that wait.
+// chooses its GPU), all_reduce, all_gather, reduce_scatter, broadcast, send or receive, or capture for any of them
+// inside one. HOW: kill, stop (SIGSTOP) or late (it sleeps for a minute, in its next launch: not inside NCCL). For
+// tests of the ranks that wait.
 [[gnu::visibility("default")]] void lose(const char* where);
 void be_late();  // called by every launch
 

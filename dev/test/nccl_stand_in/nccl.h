@@ -55,3 +55,6 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType
                            cudaStream_t stream);
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                                ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream);
+ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: the CUDA build trains on the software GPU as the CPU backend does: bf16, graphs, FP8 with offload, ZeRO-3 on two
-# ranks, tensor x context parallelism on four, head size 64 with both attention kernels; in lazy and random streams
+# ranks, Muon, tensor x context parallelism on four, head size 64 with both attention kernels; in lazy and random streams
 # Programs: train_llama
 # Timeout: 900
 set -euo pipefail
@@ -42,6 +42,8 @@ as_on_the_cpu() { # NAME RANKS OPTIONS…
 as_on_the_cpu bf16 1 --model tiny
 as_on_the_cpu fp8 1 --model tiny --fp8 delayed --activation-offload all --offload-optimizer
 as_on_the_cpu zero3 2 --model tiny --zero-stage 3 --fp8 tensorwise --fp8-all-gather
+as_on_the_cpu muon 1 --model tiny --optimizer muon
+as_on_the_cpu muon2 2 --model tiny --optimizer muon --zero-stage 2
 as_on_the_cpu parallel 4 --model tiny --tensor-parallel-degree 2 --context-parallel-degree 2
 as_on_the_cpu hopper 1 --model "$scratch/head64.json" --attention hopper
 as_on_the_cpu mma 1 --model "$scratch/head64.json" --attention mma
@@ -53,9 +55,11 @@ again() { # NAME AS RANKS OPTIONS…: with these variables or options the bits a
 }
 again "bf16 with graphs" bf16 1 --model tiny --cuda-graphs
 LLMC_CPU_STREAMS=lazy again "bf16 in lazy streams" bf16 1 --model tiny
+again "muon with graphs" muon 1 --model tiny --optimizer muon --cuda-graphs
 export LLMC_CPU_STREAMS=random
 again "fp8 with graphs in random streams" fp8 1 --model tiny --fp8 delayed --activation-offload all --offload-optimizer --cuda-graphs
 again "zero3 with graphs in random streams" zero3 2 --model tiny --zero-stage 3 --fp8 tensorwise --fp8-all-gather --cuda-graphs
+again "muon2 as ZeRO-3 with graphs in random streams" muon2 2 --model tiny --optimizer muon --zero-stage 3 --cuda-graphs
 again "parallel with graphs in random streams" parallel 4 --model tiny --tensor-parallel-degree 2 --context-parallel-degree 2 --cuda-graphs
 check "seen failing: another seed has other losses" trains seed 1 "$build/train_llama" --model tiny --seed 7
 if near seed cpu-bf16; then fail "losses of another seed pass"; fi
