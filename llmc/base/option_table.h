@@ -93,7 +93,9 @@
   X("Optimizer", Real, run, lr, kAuto, "(0, inf)", "peak learning rate (auto: by the model's size, 4e-3 for tiny to 3e-4 from 0.9B parameters on; a tenth of it where weights are loaded)", "trains") \
   X("Optimizer", Real, run, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling after-warm-up") \
   X("Optimizer", Count, run, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up", "trains") \
-  X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains after-warm-up") \
+  X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: in a cooldown at the end)", "trains after-warm-up") \
+  X("Optimizer", Real, run, cooldown_steps, kAuto, "[0, 1e15]", "last steps of --schedule wsd, in which the rate falls, or their share: 500, 20% (auto: 20%). With --resume DIR and no length of the run: it begins at the checkpoint and ends the run", "trains cools-down after-warm-up") \
+  X("Optimizer", Choice, run, cooldown_shape, "linear", "linear|cosine|1-sqrt", "how it falls in them", "trains cools-down falling after-warm-up") \
   X("Optimizer", Real, run, beta1, 0.9, "[0, 0.999999]", "AdamW: decay of the first moment", "trains") \
   X("Optimizer", Real, run, beta2, 0.95, "[0, 0.999999]", "AdamW: decay of the second moment", "trains") \
   X("Optimizer", Real, run, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment", "trains") \
