@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Covers: promise 4: a cooldown from a checkpoint has the bits of the run that planned it, on one rank and on several, also
-# after it was stopped
+# after it was stopped; --stop-after saves and ends like Ctrl-C, and the run goes on to the same bits
 # Timeout: 240
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -50,5 +50,25 @@ resume anyway 1 "$(checkpoint cosine 4)" --cooldown-steps 4 --schedule wsd
 check "  but where it is asked for, with a warning" says anyway "the learning rate does not go on as it was: step 4 had "
 refused "a branch within the warm-up" "--cooldown-steps 4: with --warmup-steps 30 they are more than the 12 steps" \
   "$train" --resume "$(checkpoint steady 8)" --warmup-steps 30 --cooldown-steps 4 --out "$scratch/refused-2"
+
+echo "-- --stop-after"
+stopped() { # NAME RANKS: a run that would never end, but for its time
+  local options=("${short[@]}" --val-every 0 --schedule constant)
+  local since=$EPOCHREALTIME
+  run "$1" "$2" --steps 1000000 --stop-after 0.0003
+  check "$2 ranks: it takes its time" awk "BEGIN { exit !($EPOCHREALTIME - $since >= 1.08) }"
+  check "  it says why it ends" says "$1" "the time of --stop-after 0.0003 is over: ending after step"
+  at=$(numbers "$1" loss | tail -n 1 | cut -d' ' -f1)
+  check "  it has saved step $at" [ -d "$(checkpoint "$1" "$at")" ]
+  check "  it says how to go on" says "$1" "--out $scratch/$1 --resume auto"
+  check "  without that time" says_not "$1" "--resume auto --stop-after"
+  resume "$1" "$2" auto --steps $((at + 3))
+  run "$1-whole" "$2" --steps $((at + 3))
+  check "  gone on, it has the bits of a run that was never stopped" same_weights "$1-whole" "$1"
+}
+stopped alone 1
+stopped together 2
+check "a time that is over at the start: one step" exits 0 "$train" "${options[@]}" --steps 1000000 --stop-after 1e-9 --out "$scratch/one"
+check "  is done, and saved" [ -d "$(checkpoint one 1)" ]
 
 echo "$checks checks passed"

@@ -61,6 +61,8 @@ const std::pair<const char*, const char*> kOtherNames[] = {
     {"warmdown-ratio", "cooldown-steps"},      // nanochat
     {"decay-type", "cooldown-shape"},
     {"lr-wsd-decay-style", "cooldown-shape"},
+    {"time-limit", "stop-after"},
+    {"exit-duration-in-mins", "stop-after"},
     {"batch-size", "micro-batch"},
     {"micro-batch-size", "micro-batch"},
     {"global-batch-size", "global-batch"},

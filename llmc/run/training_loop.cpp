@@ -329,8 +329,10 @@ void TrainingLoop::write_checkpoint() {
 }
 
 void TrainingLoop::save_at_stop() {
+  const std::string why =
+      stop_requests_.is_late() ? format("the time of --stop-after %g is over", options_.stop_after) : "asked to stop";
   console_.line(
-      format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
+      format("%s: ending after step %lld of %lld", why.c_str(), (long long)finished_, (long long)settings_.steps));
   if (!options_.checkpoint_on_signal) return;
   if (!checkpointer_->save(finished_, checkpoint_state()))
     fail_as(ExitCode::not_saved, "asked to stop after step %lld, and its state could not be saved; %s",
