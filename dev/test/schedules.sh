@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 4: a cooldown from a checkpoint has the bits of the run that planned it, on one rank and on several, also
-# after it was stopped; --stop-after saves and ends like Ctrl-C, and the run goes on to the same bits
+# after it was stopped; --stop-after saves and ends like Ctrl-C, and the run goes on to the same bits; --z-loss changes
+# gradients, no reported loss and no evaluation, and is reported by itself
 # Timeout: 240
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -71,4 +72,21 @@ stopped together 2
 check "a time that is over at the start: one step" exits 0 "$train" "${options[@]}" --steps 1000000 --stop-after 1e-9 --out "$scratch/one"
 check "  is done, and saved" [ -d "$(checkpoint one 1)" ]
 
+echo "-- --z-loss"
+run without 1 --steps 6 --checkpoint-every 6
+run with 1 --steps 6 --z-loss 0.01 --checkpoint-every 3 --keep-checkpoints 0
+first() { numbers "$1" "$2" | head -n 1; }
+check "the first step reports the same loss" [ "$(first with loss)" = "$(first without loss)" ]
+check "  of another gradient" [ "$(first with grad_norm)" != "$(first without grad_norm)" ]
+check "  and the z-loss by itself: $(first with z_loss)" eval 'first with z_loss | awk "{ exit !(\$1 == 1 && \$2 > 0.05 && \$2 < 2) }"'
+check "  which only such a run reports" not grep -q z_loss "$scratch/without/train.jsonl"
+check "  on the terminal, too" says with " + z-loss "
+check "the first evaluation is without it" [ "$(first with val_loss)" = "$(first without val_loss)" ]
+resume with-on 1 "$(checkpoint with 3)"
+check "a run that goes on takes it over" ends_alike with with-on 5
+run tensor 2 --steps 6 --z-loss 0.01 --tensor-parallel-degree 2 --zero-stage 1
+check "2 tensor-parallel ranks: the same losses" near with tensor 6 1e-6 1e-4
+key=z_loss check "  and z-losses" near with tensor 6 1e-6 1e-4
+run data 2 --steps 6 --z-loss 0.01 --zero-stage 3
+key=z_loss check "2 data ranks: the same z-losses" near with data 6 1e-6 1e-4
 echo "$checks checks passed"

@@ -102,6 +102,7 @@
   X("Optimizer", Real, run, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment", "trains") \
   X("Optimizer", Real, run, weight_decay, 0.1, "[0, inf)", "AdamW: decay of matrices (never of norms)", "trains") \
   X("Optimizer", Real, run, grad_clip, 1.0, "[0, inf)", "largest norm of all gradients together (0: off)", "trains") \
+  X("Optimizer", Real, run, z_loss, 0.0, "[0, 1]", "coefficient of logsumexp(logits)^2, which a step adds to the loss of each label, such as 1e-4 (0: off)", "trains") \
   \
   X("Precision", Choice, run, dtype, "auto", "auto|bf16|fp32", "weights and activations (auto: bf16 on a GPU, else fp32)") \
   X("Precision", Choice, run, fp8, "off", "off|tensorwise|delayed|rowwise|rowwise-hp-wgrad|blockwise", "recipe of the blocks' products (with bf16)") \

@@ -61,6 +61,8 @@ const std::pair<const char*, const char*> kOtherNames[] = {
     {"warmdown-ratio", "cooldown-steps"},      // nanochat
     {"decay-type", "cooldown-shape"},
     {"lr-wsd-decay-style", "cooldown-shape"},
+    {"z-loss-multiplier", "z-loss"},
+    {"softmax-auxiliary-loss", "z-loss"},
     {"time-limit", "stop-after"},
     {"exit-duration-in-mins", "stop-after"},
     {"batch-size", "micro-batch"},

@@ -267,6 +267,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   StepReport r{};
   r.step = result.step + 1, r.steps = settings_.steps;
   r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
+  if (options_.z_loss > 0) r.z_loss = result.z_loss;
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.gpus = device.gpu ? setup_.ranks.size : 0;

@@ -283,6 +283,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.B = o.sample_only ? 1 : s.B;
   t.T = s.context_length;
   t.head_chunk = s.head_chunk;
+  t.z_loss = float(o.z_loss);
   t.tf32 = o.tf32;
   t.attention = s.attention;
   t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);
