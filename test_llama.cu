@@ -16,16 +16,16 @@
 //              summation give errors of the same size, and one run of PyTorch is only a sample of these. This catches
 //              all mistakes but those of rounding
 //   bf16, fp8  each tensor at most as often the largest of PyTorch's errors in its class, over the layers and over models
-//              with 8 sets of weights, which the dump lists: matrices 1.75 x, norms and biases 2 x, loss and norm of the
+//              with 8 sets of weights, which the dump lists: matrices 1.75 x, norms and biases 2 x, losses and norm of the
 //              gradients 3 x, biases of k 4 x. The median over all matrices of error / PyTorch's error is at most 1.1: a
 //              program that rounds more often than PyTorch has larger errors in all matrices
 // The error of a vector is a matter of luck: AdamW turns an entry whose sign flips into a full step, and among 32
 // entries one such entry multiplies the error by 20. This happens to any vector, so the updates of all vectors are one
 // class. The biases of k are another: they shift all scores of a query nearly alike, which softmax does not see, so
-// their gradients are what is left of large sums. Loss and norm are one number each. The errors of matrices are steady.
-// PyTorch's error counts as what rounding leaves, at least, where a gradient is 0 in exact arithmetic: see rounding_of.
-// dev/reference/test_limits.py measures how many right programs fail, and which wrong ones pass. A dump without such
-// lists has the errors of its own weights only.
+// their gradients are what is left of large sums. Losses and norm are one number each. The errors of matrices are
+// steady. PyTorch's error counts as what rounding leaves, at least, where a gradient is 0 in exact arithmetic: see
+// rounding_of. dev/reference/test_limits.py measures how many right programs fail, and which wrong ones pass. A dump
+// without such lists has the errors of its own weights only.
 //
 // In FP8 each product of the dump's own operands is checked, too: see operand_limit.
 #include <algorithm>
@@ -55,7 +55,7 @@ enum class Precision { fp32, bf16, fp8 };
 constexpr const char* kPrecisions[] = {"fp32", "bf16", "fp8"};
 
 struct Recipe {
-  double learning_rate, weight_decay;
+  double learning_rate, weight_decay, z_loss;
   float beta1, beta2, eps, grad_clip;
   int steps;
   OptimizerSettings muon;  // what it says of Muon
@@ -65,6 +65,7 @@ Recipe read_recipe(const Json& json) {
   Recipe r;
   r.learning_rate = json.get_double("learning_rate");
   r.weight_decay = json.get_double("weight_decay");
+  r.z_loss = json.contains("z_loss") ? json.get_double("z_loss") : 0;
   r.beta1 = float(json.get_double("beta1")), r.beta2 = float(json.get_double("beta2"));
   r.eps = float(json.get_double("eps")), r.grad_clip = float(json.get_double("grad_clip"));
   r.steps = int(json.get_int("steps"));
@@ -189,6 +190,7 @@ TrainerSettings settings_for(const Dump& dump, int T, Precision precision, const
   static_cast<OptimizerSettings&>(settings) = dump.recipe.muon;
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
   settings.weight_decay = float(dump.recipe.weight_decay), settings.grad_clip = dump.recipe.grad_clip;
+  settings.z_loss = float(dump.recipe.z_loss);
   return settings;
 }
 
@@ -228,6 +230,7 @@ Results compute(const Dump& dump, Device& device, Communicator& communicator, co
     const StepResult result = trainer->wait_for_step();
     REQUIRE(!result.held, "step %d is not finite: loss %g, norm %g", step, result.loss, double(result.grad_norm));
     results["loss"].push_back(float(result.loss));
+    if (settings.z_loss > 0) results["z_loss"].push_back(float(result.z_loss));
     results["grad_norm"].push_back(result.grad_norm);
     if (step > 0) continue;
     for (const ParameterInfo& t : trainer->layout().tensors) results["grad." + t.name] = trainer->gradients(t.name);
@@ -247,7 +250,7 @@ bool is_bias_of_k(const std::string& name) { return name.ends_with("k_proj.bias"
 // Returns how often the largest of PyTorch's errors a tensor's error in bf16 or FP8 may be.
 double times_of(const Dump& dump, const std::string& name) {
   if (is_bias_of_k(name)) return 4;
-  if (name == "loss" || name == "grad_norm") return 3;
+  if (name == "loss" || name == "z_loss" || name == "grad_norm") return 3;
   return is_vector(dump, name) ? 2 : 1.75;
 }
 

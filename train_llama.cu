@@ -76,6 +76,7 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     if (ranks.rank == 0) printf("%s", command_line.help ? help().c_str() : version_text().c_str());
     return 0;
   }
+  if (command_line.stop_after > 0) stop_requests.end_after(3600 * command_line.stop_after);
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
   if (!command_line.consolidate.empty() || command_line.dry_run || command_line.eval_only || command_line.sample_only)
     stop_requests.decline();

@@ -68,8 +68,9 @@ void make(const std::string& directory, uint64_t seed) {
   const uint64_t places = text.size() - kT;
   std::vector<int32_t> inputs, labels;
   std::vector<float> rates;
+  const LearningRate rate{Schedule::kCosine, kSteps, kWarmup, kPeak, kPeak / 10};
   for (int step = 0; step < kSteps; ++step) {
-    rates.push_back(float(learning_rate(Schedule::kCosine, step, kSteps, kWarmup, kPeak, kPeak / 10)));
+    rates.push_back(float(rate.at(step)));
     for (int row = 0; row < kMicroBatches * kB; ++row) {
       const uint64_t begin = philox_word(seed, uint64_t(step * kMicroBatches * kB + row), 0) % places;
       for (uint64_t t = begin; t < begin + kT; ++t) inputs.push_back(bytes[t]), labels.push_back(bytes[t + 1]);

@@ -1,6 +1,6 @@
 // Softmax and cross-entropy against float64.
 //
-// Covers: promise 7: classifier: loss and gradients of ugly shapes, padding, ignored and impossible labels
+// Covers: promise 7: classifier: loss, z-loss and gradients of ugly shapes, padding, ignored and impossible labels
 #include "llmc/kernels/classifier.h"
 
 #include "dev/kernels/check.h"
@@ -9,7 +9,8 @@ namespace {
 
 struct Case {
   int N, V, ld;
-  double scale;  // of the logits: 30 makes softmax nearly one-hot
+  double scale;       // of the logits: 30 makes softmax nearly one-hot
+  double z_loss = 0;  // the coefficient
   template <class T>
   Tensor of(const Array<T>& logits) const {
     return logits.tensor({N, ld});
@@ -22,22 +23,29 @@ Tensor row_of(const Array<T>& values) {
 }
 
 struct Reference {
-  std::vector<double> losses, dlogits;
+  std::vector<double> losses, z_losses, dlogits;
+  double bound = 0;  // of |dlogits|, as classifier.h has it
 };
 
 template <class T>
 Reference reference(const std::vector<T>& logits, const std::vector<int>& labels, const Case& c, double label_count) {
-  Reference r{std::vector<double>(size_t(c.N)), std::vector<double>(size_t(c.N) * size_t(c.ld))};
+  Reference r{std::vector<double>(size_t(c.N)), std::vector<double>(size_t(c.N)),
+              std::vector<double>(size_t(c.N) * size_t(c.ld))};
   for (int n = 0; n < c.N; ++n) {
     const T* row = &logits[size_t(n) * size_t(c.ld)];
     if (labels[size_t(n)] == kIgnoredLabel) continue;
     double max = -INFINITY, sum = 0;
     for (int v = 0; v < c.V; ++v) max = std::max(max, to_double(row[v]));
     for (int v = 0; v < c.V; ++v) sum += std::exp(to_double(row[v]) - max);
+    const double logsumexp = max + std::log(sum);
     r.losses[size_t(n)] = max - to_double(row[labels[size_t(n)]]) + std::log(sum);
-    for (int v = 0; v < c.V; ++v)
+    r.z_losses[size_t(n)] = c.z_loss * logsumexp * logsumexp;
+    r.bound = std::max(r.bound, (1 + 2 * c.z_loss * std::abs(logsumexp)) / label_count);
+    for (int v = 0; v < c.V; ++v) {
+      const double p = std::exp(to_double(row[v]) - max) / sum;
       r.dlogits[size_t(n) * size_t(c.ld) + size_t(v)] =
-          (std::exp(to_double(row[v]) - max) / sum - (v == labels[size_t(n)])) / label_count;
+          (p - (v == labels[size_t(n)]) + 2 * c.z_loss * logsumexp * p) / label_count;
+    }
   }
   return r;
 }
@@ -57,10 +65,21 @@ std::vector<T> random_logits(Generator& generator, const Case& c) {
   return logits;
 }
 
+// Returns "" or " z-loss=0.01".
+std::string z_loss_text(const Case& c) { return c.z_loss > 0 ? format(" z-loss=%g", c.z_loss) : ""; }
+
+// The error of logsumexp is that of a loss, 4e-6 at most. Its square has 2 |logsumexp| times that.
+void check_z_losses(Checker& checker, const std::string& name, const Case& c, const std::vector<float>& got,
+                    const Reference& want) {
+  const double largest = *std::max_element(want.z_losses.begin(), want.z_losses.end());
+  checker.close(name + " z-losses", got, want.z_losses, {c.N}, 1e-6, 2 * std::sqrt(largest * c.z_loss) * 4e-6);
+}
+
 template <class T>
 void check_case(Checker& checker, const Case& c) {
   Stream& stream = checker.stream;
-  const std::string name = format("%s N=%d V=%d ld=%d scale=%g", dtype_name(kDType<T>), c.N, c.V, c.ld, c.scale);
+  const std::string name =
+      format("%s N=%d V=%d ld=%d scale=%g%s", dtype_name(kDType<T>), c.N, c.V, c.ld, c.scale, z_loss_text(c).c_str());
   Generator generator(uint64_t(c.N * 131 + c.V));
   const std::vector<T> values = random_logits<T>(generator, c);
   std::vector<int> labels_host(static_cast<size_t>(c.N));
@@ -72,24 +91,30 @@ void check_case(Checker& checker, const Case& c) {
   Array<T> logits(stream, values);
   const Array<int> labels(stream, labels_host);
   const Array<StepState> state(stream, {state_with(label_count)});
-  Array<float> losses(stream, size_t(c.N)), losses_forward(stream, size_t(c.N));
+  Array<float> losses(stream, size_t(c.N)), losses_forward(stream, size_t(c.N)), z_losses(stream, size_t(c.N));
+  const ZLoss z_loss{float(c.z_loss), c.z_loss > 0 ? row_of(z_losses) : Tensor()};
   classifier_forward(stream, row_of(losses_forward), c.of(logits), row_of(labels), c.V);
   checker.same_bits(name + ": forward leaves the logits", logits.download(), values);
-  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V);
+  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V, z_loss);
 
   // Sums of V positive terms in fp32, each exp good to 2 units in the last place; the logarithm makes a relative error
   // of the sum an absolute one. max - logit rounds at the size of the logits.
   checker.close(name + " losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);
   checker.same_bits(name + ": forward alone", losses_forward.download(), losses.download());
+  if (c.z_loss > 0) check_z_losses(checker, name, c, z_losses.download(), want);
   // exp, the sum and two products: some units of fp32's last place, then one rounding to T. p - 1 of the label's column
-  // rounds at the size of 1.
+  // rounds at the size of 1, or of the bound.
   const double rounding = sizeof(T) == 2 ? 0.5 * epsilon_of<T>() : 0;
   const std::vector<T> dlogits = logits.download();
   checker.close(name + " dlogits", dlogits, want.dlogits, {c.N, c.ld}, rounding + 1e-5,
-                1e-6 / double(label_count) * (c.scale > 10 ? 1 : 0.2));
+                1e-6 * want.bound * (c.scale > 10 ? 1 : 0.2));
+  double largest = 0;
+  for (const T x : dlogits) largest = std::max(largest, std::abs(to_double(x)));
+  checker.that(name + " largest dlogits", largest <= want.bound * (1 + rounding + 1e-5),
+               format("%g, bound %g", largest, want.bound));
 
   logits.upload(values);
-  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V);
+  classifier_forward_backward(stream, c.of(logits), row_of(losses), row_of(labels), state.data(), c.V, z_loss);
   checker.same_bits(name + ": twice", logits.download(), dlogits);
 }
 
@@ -98,8 +123,8 @@ void check_case(Checker& checker, const Case& c) {
 template <class T>
 void check_parts(Checker& checker, const Case& c, int ranks) {
   Stream& stream = checker.stream;
-  const std::string name =
-      format("%s N=%d V=%d over %d ranks scale=%g", dtype_name(kDType<T>), c.N, c.V, ranks, c.scale);
+  const std::string name = format("%s N=%d V=%d over %d ranks scale=%g%s", dtype_name(kDType<T>), c.N, c.V, ranks,
+                                  c.scale, z_loss_text(c).c_str());
   Generator generator(uint64_t(c.N * 137 + c.V));
   const std::vector<T> values = random_logits<T>(generator, c);
   std::vector<int> labels_host(static_cast<size_t>(c.N));
@@ -123,20 +148,22 @@ void check_parts(Checker& checker, const Case& c, int ranks) {
     logits.emplace_back(stream, own), places.push_back(part);
     classifier_part(stream, parts.data() + size_t(rank) * N, logits.back().tensor({c.N, ld}), row_of(labels), part);
   }
-  Array<float> losses(stream, N);
-  classifier_losses(stream, row_of(losses), parts.data(), ranks, row_of(labels), c.V);
+  Array<float> losses(stream, N), z_losses(stream, N);
+  classifier_losses(stream, row_of(losses), parts.data(), ranks, row_of(labels), c.V,
+                    {float(c.z_loss), c.z_loss > 0 ? row_of(z_losses) : Tensor()});
+  if (c.z_loss > 0) check_z_losses(checker, name, c, z_losses.download(), want);
   checker.close(name + " losses", losses.download(), want.losses, {c.N}, 1e-6, 4e-6);  // as of one rank
   const double rounding = sizeof(T) == 2 ? 0.5 * epsilon_of<T>() : 0;
   for (int rank = 0; rank < ranks; ++rank) {
     const VocabularyPart part = places[size_t(rank)];
     classifier_join(stream, logits[size_t(rank)].tensor({c.N, ld}), parts.data(), ranks, row_of(labels), state.data(),
-                    part);
+                    part, float(c.z_loss));
     std::vector<double> wanted(N * size_t(ld), 0.0);
     for (size_t n = 0; n < N; ++n)
       for (int v = 0; v < part.V; ++v)
         wanted[n * size_t(ld) + size_t(v)] = want.dlogits[n * size_t(c.ld) + size_t(part.first + v)];
     checker.close(name + format(" dlogits of rank %d", rank), logits[size_t(rank)].download(), wanted, {c.N, ld},
-                  rounding + 1e-5, 1e-6 / double(label_count) * (c.scale > 10 ? 1 : 0.2));
+                  rounding + 1e-5, 1e-6 * want.bound * (c.scale > 10 ? 1 : 0.2));
   }
 }
 
@@ -239,24 +266,30 @@ void check_sum(Checker& checker) {
     start.loss_sum = 1000;
     Array<StepState> state(stream, {start});
     const Array<float> losses(stream, values);
-    sum_losses(stream, state.data(), row_of(losses));
+    sum_losses(stream, &state.data()->loss_sum, row_of(losses));
     double want = 1000;
     for (const float v : values) want += double(v);
     const StepState after = state.download()[0];
     // float64 sums of fp32 numbers, in two orders: N roundings of 1e-16 each.
     checker.close(format("sum_losses N=%d", N), std::vector<double>{after.loss_sum}, {want}, {1}, 1e-16 * (N + 2), 0);
-    checker.that(format("sum_losses N=%d leaves the rest", N), after.label_count == 5 && after.grad_norm == 0, "");
+    checker.that(format("sum_losses N=%d leaves the rest", N), after.label_count == 5 && after.z_loss_sum == 0, "");
   }
 }
 
 }  // namespace
 
 void check(Checker& checker) {
-  const std::vector<Case> cases = {{1, 1, 1, 1},         {2, 2, 8, 1},          {3, 7, 7, 1},        {5, 8, 8, 1},
-                                   {4, 9, 16, 3},        {3, 31, 33, 1},        {65, 97, 97, 1},     {33, 97, 104, 30},
-                                   {127, 256, 256, 1},   {7, 255, 256, 1},      {9, 257, 264, 3},    {2, 1000, 1001, 1},
-                                   {2, 4095, 4096, 1},   {3, 4096, 4096, 1},    {2, 4099, 4099, 30}, {2, 5003, 5008, 1},
-                                   {1, 50257, 50304, 3}, {2, 128256, 128256, 1}};
+  const std::vector<Case> cases = {{1, 1, 1, 1},           {2, 2, 8, 1},
+                                   {3, 7, 7, 1},           {5, 8, 8, 1},
+                                   {4, 9, 16, 3},          {3, 31, 33, 1},
+                                   {65, 97, 97, 1},        {33, 97, 104, 30},
+                                   {127, 256, 256, 1},     {7, 255, 256, 1},
+                                   {9, 257, 264, 3},       {2, 1000, 1001, 1},
+                                   {2, 4095, 4096, 1},     {3, 4096, 4096, 1},
+                                   {2, 4099, 4099, 30},    {2, 5003, 5008, 1},
+                                   {1, 50257, 50304, 3},   {2, 128256, 128256, 1},
+                                   {65, 97, 97, 1, 0.1},   {33, 97, 104, 30, 0.01},
+                                   {7, 255, 256, 1, 1e-4}, {2, 5003, 5008, 3, 0.05}};
   for (const Case& c : cases) {
     check_case<float>(checker, c);
     check_case<bf16>(checker, c);
@@ -277,7 +310,10 @@ void check(Checker& checker) {
                                                                   {{9, 257, 264, 30}, 3},
                                                                   {{33, 1000, 1001, 3}, 8},
                                                                   {{2, 20011, 20011, 1}, 2},
-                                                                  {{1, 128256, 128256, 1}, 8}}) {
+                                                                  {{1, 128256, 128256, 1}, 8},
+                                                                  {{5, 97, 97, 1, 0.1}, 4},
+                                                                  {{9, 257, 264, 30, 0.01}, 3},
+                                                                  {{2, 20011, 20011, 1, 1e-4}, 2}}) {
     check_parts<float>(checker, c, ranks);
     check_parts<bf16>(checker, c, ranks);
   }
@@ -316,6 +352,15 @@ void check(Checker& checker) {
   });
   checker.refused("other labels than losses", "labels is (2)",
                   [&] { classifier_losses(stream, loss, parts.data(), 1, labels.tensor({2}), 10); });
+  checker.refused("a z-loss without a coefficient", "z-losses (1) with the coefficient 0", [&] {
+    classifier_forward_backward(stream, x, loss, label, state.data(), 10, {0, loss});
+  });
+  checker.refused("a z-loss without its losses", "z-losses absent with the coefficient 0.5", [&] {
+    classifier_losses(stream, loss, parts.data(), 1, label, 10, {0.5f, {}});
+  });
+  checker.refused("more z-losses than rows", "z-losses is (2)", [&] {
+    classifier_forward_backward(stream, x, loss, label, state.data(), 10, {0.5f, losses.tensor({2})});
+  });
   checker.refused("nothing to sum", "0 losses", [&] { sum_losses(stream, nullptr, losses.tensor({0})); });
 }
 

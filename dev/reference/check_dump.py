@@ -111,9 +111,9 @@ def weight_shapes(config: dict) -> Shapes:
 def check_recipe(recipe: dict) -> Iterator[str]:
     for key in sorted(RECIPE_KEYS - recipe.keys()):
         yield f"recipe.json: {key} is missing"
-    for key in sorted(recipe.keys() - RECIPE_KEYS - {"quantization", "muon"}):
+    for key in sorted(recipe.keys() - RECIPE_KEYS - {"quantization", "muon", "z_loss"}):
         yield f"recipe.json: {key} does not belong here"
-    for key in sorted(RECIPE_KEYS & recipe.keys()):
+    for key in sorted((RECIPE_KEYS | {"z_loss"}) & recipe.keys()):
         if not isinstance(recipe[key], (int, float)) or not math.isfinite(recipe[key]) or recipe[key] < 0:
             yield f"recipe.json: {key} is {recipe[key]!r}, expected a number, not negative"
     if not isinstance(recipe.get("steps", 1), int) or recipe.get("steps", 1) < 1:
@@ -168,6 +168,11 @@ def check_expected(expected: Arrays, weights: Arrays, batch: Arrays, recipe: dic
     if abs(loss - expected["loss"][0]) > 1e-5 * loss:
         yield (f"expected.safetensors: loss of step 0 is {expected['loss'][0]:.6f}, but its logits and labels give "
                f"{loss:.6f} (mean over labels that are not ignored)")
+    if "z_loss" in recipe:
+        z_loss = recipe["z_loss"] * (log_sum**2).mean()
+        if abs(z_loss - expected["z_loss"][0]) > 1e-5 * z_loss:
+            yield (f"expected.safetensors: z_loss of step 0 is {expected['z_loss'][0]:.6f}, but its logits give "
+                   f"{z_loss:.6f} (mean over labels that are not ignored)")
     norm = math.sqrt(sum(float((expected[f"grad.{name}"].astype(np.float64) ** 2).sum()) for name in weights))
     if abs(norm - expected["grad_norm"][0]) > 1e-5 * norm:
         yield (f"expected.safetensors: grad_norm of step 0 is {expected['grad_norm'][0]:.6f}, but the gradients' norm "
@@ -268,6 +273,7 @@ def check_dump(folder: Path) -> list[str]:
         if problems:
             return problems
         outputs = {"logits": (B, T, V), "loss": (steps,), "grad_norm": (steps,)}
+        outputs |= {"z_loss": (steps,)} if "z_loss" in recipe else {}
         for name, shape in shapes.items():
             outputs |= {f"grad.{name}": shape, f"update.{name}": shape}
         expected = read_tensors(folder / "expected.safetensors", "F32", outputs)

@@ -49,6 +49,7 @@ class Shape:
     rope_scaling: dict[str, float | str | bool] | None = None  # its rope_type, and what that takes
     ignored: float = 0.0  # fraction of labels that are -100, scattered; with any, the last sequence is ignored whole
     grad_clip: float = 1.0
+    z_loss: float = 0.0  # coefficient of logsumexp(logits)^2, which is added to the loss of each label
     older_config: bool = False  # config.json with the names that transformers 4 wrote
     documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
     turns: int = 0  # only every other run of about so many tokens is learnt, as the answers of a conversation; 0: all is
@@ -80,6 +81,7 @@ SHAPES: dict[str, Shape] = {
     "packed": Shape(C=32, FF=48, L=2, NH=4, NKV=2, HD=16, V=64, B=3, T=61, documents=9),
     "packed128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139, documents=40),
     "conversations": Shape(C=32, FF=48, L=2, NH=4, NKV=1, HD=16, V=64, B=3, T=67, documents=25, turns=7),
+    "z_loss": Shape(C=32, FF=48, L=2, NH=4, NKV=2, HD=16, V=89, B=4, T=39, ignored=0.2, z_loss=0.02),
     "head64": Shape(C=32, FF=24, L=1, NH=4, NKV=2, HD=64, V=33, B=2, T=133),
     "head128": Shape(C=32, FF=24, L=1, NH=2, NKV=1, HD=128, V=35, B=2, T=139),
 }
@@ -242,7 +244,7 @@ def setting(shape: Shape) -> tuple[PreTrainedConfig, Tensors, Tensors, dict, Qua
     config = model_config(shape)
     weights = initial_weights(config, rng)
     batch = token_batches(shape, RECIPE["steps"], rng)
-    recipe = RECIPE | {"grad_clip": shape.grad_clip}
+    recipe = RECIPE | {"grad_clip": shape.grad_clip} | ({"z_loss": shape.z_loss} if shape.z_loss else {})
     if shape.muon:
         recipe["muon"] = MUON | {"scale": shape.muon}
     return config, weights, batch, recipe, Quantization.parse(shape.fp8)
@@ -356,6 +358,12 @@ def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(wide.flatten(0, 1), labels.long().flatten(), ignore_index=-100)
 
 
+def mean_z_loss(logits: Tensor, labels: Tensor, coefficient: float) -> Tensor:
+    """Mean of coefficient * logsumexp^2 over the labels that are not ignored."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return coefficient * wide[labels != -100].logsumexp(-1).square().mean()
+
+
 def global_norm(tensors: Iterable[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(t) for t in tensors]))
 
@@ -455,11 +463,18 @@ def train(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: di
                 parameter.copy_(master[name])
         model.zero_grad()
         logits = model(**inputs_of(config, batch, step, dtype)).logits
-        loss = mean_loss(logits, batch["labels"][step])
-        loss.backward()
+        labels = batch["labels"][step]
+        total = loss = mean_loss(logits, labels)
+        if "z_loss" in recipe:
+            z_loss = mean_z_loss(logits, labels, recipe["z_loss"])
+            z_losses.append(z_loss.detach())
+            total = loss + z_loss
+        total.backward()
         return logits.detach(), loss.detach(), {name: p.grad.to(wide) for name, p in parameters.items()}
 
-    return run_recipe(compute, weights, recipe, wide, dtype)
+    z_losses: list[Tensor] = []
+    result = run_recipe(compute, weights, recipe, wide, dtype)
+    return result | ({"z_loss": torch.stack(z_losses)} if z_losses else {})
 
 
 def emulation(config: PreTrainedConfig, T: int, quantization: Quantization | None,

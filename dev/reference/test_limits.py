@@ -38,7 +38,7 @@ Verdict = tuple[float, str]  # error / limit of the tensor that is closest to it
 def times_of(name: str, vectors: set[str]) -> float:
     if name.endswith("k_proj.bias"):
         return 4
-    if name in ("loss", "grad_norm"):
+    if name in ("loss", "z_loss", "grad_norm"):
         return 3
     return 2 if name in vectors else 1.75
 

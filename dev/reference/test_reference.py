@@ -42,8 +42,9 @@ def gradient_error(name: str) -> tuple[float, str]:
     generator = torch.Generator().manual_seed(0)
 
     def loss() -> torch.Tensor:
-        return make_dump.mean_loss(model(**make_dump.inputs_of(config, batch, 0, torch.float64)).logits,
-                                   batch["labels"][0])
+        logits = model(**make_dump.inputs_of(config, batch, 0, torch.float64)).logits
+        return make_dump.mean_loss(logits, batch["labels"][0]) + make_dump.mean_z_loss(
+            logits, batch["labels"][0], SHAPES[name].z_loss)
 
     step, worst = 1e-4, (0.0, "")
     with sdpa_kernel(SDPBackend.MATH):
@@ -279,9 +280,16 @@ def test_broken_dumps(scratch: Path) -> None:
             b := "layers.0.down.wgrad.b"): t[b].float().bfloat16()}))),
         ("layers.0.qkv.dy is missing", tensors_edit(operands, lambda t: t.pop("layers.0.qkv.dy"))),
     ]
+    z_loss_breaks: list[tuple[str, Callable[[Path], None]]] = [
+        ("z_loss is '0.02'", json_edit("recipe.json", lambda r: r.update(z_loss="0.02"))),
+        ("z_loss does not belong", json_edit("recipe.json", lambda r: r.pop("z_loss"))),
+        ("z_loss is missing", tensors_edit(expected, lambda t: t.pop("z_loss"))),
+        ("z_loss of step 0", tensors_edit(expected, lambda t: t["z_loss"].mul_(1.0001))),
+    ]
     folder = scratch / "broken"
-    for words, apply in [*breaks, *fp8_breaks]:
-        shutil.copytree(DUMPS / ("mha" if (words, apply) in breaks else "fp8_tensorwise"), folder, dirs_exist_ok=False)
+    of_dumps = [("mha", breaks), ("fp8_tensorwise", fp8_breaks), ("z_loss", z_loss_breaks)]
+    for dump, words, apply in [(dump, *each) for dump, of_dump in of_dumps for each in of_dump]:
+        shutil.copytree(DUMPS / dump, folder, dirs_exist_ok=False)
         apply(folder)
         problems = check_dump(folder)
         check(any(words in problem for problem in problems), f"broken dump: {problems[0] if problems else 'accepted'}")

@@ -48,6 +48,8 @@ broken "another epsilon of the norms" "  FAIL logits" sed -i 's/"rms_norm_eps": 
 broken "a dump without its expectation" "expected.safetensors" rm expected.safetensors
 broken "a truncated batch" "batch.safetensors" truncate -s -100 batch.safetensors
 broken "weights of another shape" "embed_tokens" sed -i 's/"vocab_size": 96/"vocab_size": 95/' config.json
+cp -r dev/reference/dumps/z_loss "$scratch/z_loss" && sed -i 's/"z_loss": 0.02/"z_loss": 0.0202/' "$scratch/z_loss/recipe.json"
+refused "another coefficient of the z-loss" "  FAIL grad" "${parity[@]}" "$scratch/z_loss" --dtype fp32
 cp -r dev/reference/dumps/tied "$scratch/theta" && sed -i 's/"rope_theta": 10000.0/"rope_theta": 1000.0/' "$scratch/theta/config.json"
 cp -r dev/reference/dumps/tied "$scratch/alone" && sed -i 's/bf16_seeds/others/' "$scratch/alone/pytorch_error.json"
 refused "another theta, in bf16" "  FAIL the median" "${parity[@]}" "$scratch/theta" --dtype bf16

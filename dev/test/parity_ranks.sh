@@ -30,7 +30,7 @@ ways=()
 for dump in dev/reference/dumps/*; do for mesh in "2 1 fp32" "4 1 fp32" "1 2 fp32" "2 2 fp32" "2 1 bf16" "4 1 bf16" "2 2 bf16"; do ways+=("$mesh $dump"); done; done
 if [ "${PARITY:-}" != every ]; then
   mapfile -t ways < <(printf '%s\n' "${ways[@]}" | some_of 8)
-  ways+=("2 2 fp32 dev/reference/dumps/packed" "4 1 fp32 dev/reference/dumps/wide_head")
+  ways+=("2 2 fp32 dev/reference/dumps/packed" "2 2 fp32 dev/reference/dumps/z_loss" "4 1 fp32 dev/reference/dumps/wide_head")
 fi
 for way in "${ways[@]}"; do
   read -r tensor context sums dump <<<"$way"

@@ -100,6 +100,10 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
            {"--tf32 --dtype fp32", ""},
            {"--checkpoint-async off", "--checkpoint-async changes nothing: no checkpoints are saved"},
            {"--min-lr 0 --schedule constant", "--min-lr changes nothing: --schedule is constant"},
+           {"--cooldown-steps 5%", "--cooldown-steps changes nothing: --schedule is not wsd"},
+           {"--cooldown-steps 5% --cooldown-shape cosine --schedule wsd", ""},
+           {"--cooldown-steps 0 --cooldown-shape cosine --min-lr 0 --schedule wsd",
+            "--min-lr, --cooldown-shape change nothing: --cooldown-steps is 0"},
            {"--min-lr 0 --schedule linear --steps 5 --warmup-steps 5",
             "--min-lr, --schedule change nothing: the warm-up takes all 5 steps: --warmup-steps 5"},
            {"--min-lr 0 --schedule linear --steps 5 --warmup-steps 4", ""},
@@ -165,6 +169,9 @@ TEST_CASE("the ways to write an option") {
   CHECK(parse_options({"--lr", "3e-4"}).lr == 3e-4);
   CHECK(parse_options({"--adam-eps", "1e-5"}).adam_eps == 1e-5);
   CHECK(parse_options({"--lr", "1"}).lr == 1.0);
+  CHECK(parse_options({"--cooldown-steps", "12.5%"}).cooldown_steps == 0.125);
+  CHECK(parse_options({"--cooldown-steps", "20%"}) == parse_options({"--cooldown-steps=0.2"}));
+  CHECK(parse_options({"--cooldown-steps", "500"}).cooldown_steps == 500);
   CHECK(parse_options({"--train-tokens", "2.5e9"}).train_tokens == 2500000000);
   CHECK(parse_options({"--train-tokens", "10B"}).train_tokens == 10000000000);
   CHECK(parse_options({"--train-tokens", "1.5t"}).train_tokens == 1500000000000);
@@ -194,6 +201,8 @@ TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled o
   const std::pair<Words, const char*> cases[] = {
       {{"--leraning-rate", "3"}, "unknown option --leraning-rate\n  did you mean --lr? --help lists all options"},
       {{"--step", "3"}, "did you mean --steps?"},
+      {{"--lr-wsd-decay-iters", "9"}, "did you mean --cooldown-steps?"},
+      {{"--warmdown-ratio", "0.2"}, "did you mean --cooldown-steps?"},
       {{"--mirco_batch=3"}, "unknown option --mirco_batch\n  did you mean --micro-batch?"},
       {{"--batch-size", "4"}, "--micro-batch?"},
       {{"--parallel", "4"},
@@ -240,7 +249,7 @@ TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled o
       {"--seed", "an integer in ", {"auto", "1e17", "nan", "-9223372036854775808"}},
       {"--beta1", "a number in ", {"1", "-0.1", "nan"}},
       {"--beta2", "a number in ", {"auto"}},
-      {"--lr", "a number in ", {"inf", "-inf", "-nan", "", "1,5", "1e", "0.1.2", "1e999"}},
+      {"--lr", "a number in ", {"inf", "-inf", "-nan", "", "1,5", "1e", "0.1.2", "1e999", "%", "5%%", "1e2%"}},
       {"--adam-eps", "a number in ", {"0", "1e-400"}},
       {"--epochs", "a number in ", {"0"}}};
   for (const auto& [option, expected, values] : numbers)

@@ -1,4 +1,5 @@
-// Covers: the line of a step: the speed of all GPUs together, and of each where there are several
+// Covers: the line of a step: the speed of all GPUs together, and of each where there are several; the z-loss, and
+// where there is none
 #include "dev/test/test.h"
 #include "llmc/base/console.h"
 #include "llmc/run/report.h"
@@ -13,4 +14,18 @@ TEST_CASE("several GPUs: the speed of all, and of each, as predictions have it")
   CHECK(says(32).find(" | 365k tok/s, 11.4k a GPU | ") != std::string::npos);
   CHECK(says(1).find(" | 365k tok/s | ") != std::string::npos);
   CHECK(says(0).find(" | 365k tok/s | ") != std::string::npos);
+}
+
+TEST_CASE("a step's z-loss stands next to its loss, which is without it") {
+  StepReport step{};
+  step.step = 1, step.steps = 10, step.loss = 2, step.labels = 1, step.seconds = 2, step.tokens = 1;
+  says(step_line(step), "| loss 2.0000 | norm");
+  CHECK(!step_json(step).contains("z_loss"));
+  step.z_loss = 0.0025;
+  says(step_line(step), "| loss 2.0000 + z-loss 2.50e-03 | norm");
+  CHECK(step_json(step).get_double("loss") == 2);
+  CHECK(step_json(step).get_double("z_loss") == 0.0025);
+  step.labels = 0;
+  says(step_line(step), "| nothing to learn | norm");
+  CHECK(step_json(step).at("z_loss").is_null());
 }

@@ -130,6 +130,10 @@ TEST_CASE("the reason of the learning rate tells the schedule") {
        {std::pair{"", "learning rate 0.004, warm-up 10 steps: the default; then a cosine to 0.0004"},
         {"--lr 0.002", "learning rate 0.002: as asked, warm-up 10 steps: the default; then a cosine to 0.0002"},
         {"--schedule wsd", "then constant for 70 steps, and linear to 0.0004 over the last 20 (wsd)"},
+        {"--schedule wsd --cooldown-steps 5%",
+         "then constant for 85 steps, and linear to 0.0004 over the last 5 (wsd)"},
+        {"--schedule wsd --cooldown-steps 90 --cooldown-shape 1-sqrt", "then 1-sqrt to 0.0004 over the last 90 (wsd)"},
+        {"--schedule wsd --cooldown-steps 0", "then constant, without a cooldown (wsd)"},
         {"--schedule constant", "; then constant"},
         {"--schedule linear --min-lr 0", "; then linear to 0"},
         {"--warmup-steps 200", "warm-up 200 steps: as asked; then the run ends"}})
@@ -223,6 +227,8 @@ TEST_CASE("a run that goes on has the learning rate of before, which nobody aske
 
 TEST_CASE("a minimal learning rate above the learning rate is refused, also above an automatic one") {
   says(error_of([] { resolved({"--lr", "0.01", "--min-lr", "0.1"}); }), "--min-lr 0.1 is above --lr 0.01\n");
+  says(error_of([] { resolved(words_of("--steps 100 --schedule wsd --cooldown-steps 91 --warmup-steps 10")); }),
+       "--cooldown-steps 91: with --warmup-steps 10 they are more than the 100 steps of the run\n");
   says(error_of([] { resolved({"--min-lr", "0.1"}); }), "--min-lr 0.1 is above --lr 0.004\n");
 }
 

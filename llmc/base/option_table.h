@@ -81,6 +81,7 @@
   X("Checkpoints", Count, run, checkpoint_every, 0, "[0, inf)", "steps between checkpoints, and one at the end (0: only by --checkpoint-minutes)", "trains") \
   X("Checkpoints", Real, run, checkpoint_minutes, kAuto, "[0, 1e6]", "minutes after which the next checkpoint is due, and one at the end (auto: 30 on several ranks, else 0; 0: only by --checkpoint-every)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
+  X("Checkpoints", Real, start, stop_after, 0.0, "[0, 1e6]", "hours from the program's start after which the run ends as it does when it is asked to stop (0: never)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
   X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on from a checkpoint. auto: the newest of --out's run, else of runs/latest, in that run's folder. DIR: the newest of this run, or this checkpoint, in a new folder") \
@@ -93,7 +94,9 @@
   X("Optimizer", Real, run, lr, kAuto, "(0, inf)", "peak learning rate (auto: by the model's size, 4e-3 for tiny to 3e-4 from 0.9B parameters on; a tenth of it where weights are loaded)", "trains") \
   X("Optimizer", Real, run, min_lr, kAuto, "[0, inf)", "learning rate at the end (auto: a tenth of --lr)", "trains falling after-warm-up") \
   X("Optimizer", Count, run, warmup_steps, kAuto, "[0, inf)", "steps of linear warm-up", "trains") \
-  X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: late)", "trains after-warm-up") \
+  X("Optimizer", Choice, run, schedule, "cosine", "cosine|linear|wsd|constant", "how --lr falls to --min-lr (wsd: in a cooldown at the end)", "trains after-warm-up") \
+  X("Optimizer", Real, run, cooldown_steps, kAuto, "[0, 1e15]", "last steps of --schedule wsd, in which the rate falls, or their share: 500, 20% (auto: 20%). With --resume DIR and no length of the run: it begins at the checkpoint and ends the run", "trains cools-down after-warm-up") \
+  X("Optimizer", Choice, run, cooldown_shape, "linear", "linear|cosine|1-sqrt", "how it falls in them", "trains cools-down falling after-warm-up") \
   X("Optimizer", Choice, run, optimizer, "adamw", "adamw|muon", "muon: of the blocks' matrices; AdamW updates all other weights", "trains") \
   X("Optimizer", Real, run, muon_lr, kAuto, "(0, inf)", "Muon: peak learning rate, which follows the schedule of --lr (auto: --lr)", "trains muon") \
   X("Optimizer", Real, run, muon_momentum, 0.95, "[0, 0.999999]", "Muon: decay of the momentum", "trains muon") \
@@ -104,6 +107,7 @@
   X("Optimizer", Real, run, adam_eps, 1e-8, "[1e-30, 1]", "AdamW: added to the root of the second moment", "trains") \
   X("Optimizer", Real, run, weight_decay, 0.1, "[0, inf)", "AdamW: decay of matrices (never of norms)", "trains") \
   X("Optimizer", Real, run, grad_clip, 1.0, "[0, inf)", "largest norm of all gradients together (0: off)", "trains") \
+  X("Optimizer", Real, run, z_loss, 0.0, "[0, 1]", "coefficient of logsumexp(logits)^2, which a step adds to the loss of each label, such as 1e-4 (0: off)", "trains") \
   \
   X("Precision", Choice, run, dtype, "auto", "auto|bf16|fp32", "weights and activations (auto: bf16 on a GPU, else fp32)") \
   X("Precision", Choice, run, fp8, "off", "off|tensorwise|delayed|rowwise|rowwise-hp-wgrad|blockwise", "recipe of the blocks' products (with bf16)") \

@@ -54,6 +54,17 @@ const std::pair<const char*, const char*> kOtherNames[] = {
     {"max-grad-norm", "grad-clip"},
     {"lr-scheduler", "schedule"},
     {"lr-schedule", "schedule"},
+    {"lr-decay-style", "schedule"},
+    {"decay-steps", "cooldown-steps"},
+    {"decay-ratio", "cooldown-steps"},         // torchtitan
+    {"lr-wsd-decay-iters", "cooldown-steps"},  // Megatron-LM
+    {"warmdown-ratio", "cooldown-steps"},      // nanochat
+    {"decay-type", "cooldown-shape"},
+    {"lr-wsd-decay-style", "cooldown-shape"},
+    {"z-loss-multiplier", "z-loss"},
+    {"softmax-auxiliary-loss", "z-loss"},
+    {"time-limit", "stop-after"},
+    {"exit-duration-in-mins", "stop-after"},
     {"batch-size", "micro-batch"},
     {"micro-batch-size", "micro-batch"},
     {"global-batch-size", "global-batch"},
@@ -202,7 +213,8 @@ std::string expected(const OptionInfo& info) {
 
 // Each `set_` function returns what is wrong with the text, or "".
 
-std::string set_real(double& field, const OptionInfo& info, const std::string& text) {
+std::string set_real(double& field, const OptionInfo& info, const std::string& given) {
+  const std::string text = given.ends_with('%') ? given.substr(0, given.size() - 1) + "e-2" : given;
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::result_out_of_range) return "beyond what a double holds";

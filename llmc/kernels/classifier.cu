@@ -59,6 +59,7 @@ struct RowShared {
 
 struct Softmax {
   float max, sum;
+  __device__ float logsumexp() const { return max + logf(sum); }
 };
 
 // Returns the row's maximum and its sum of exp(x - maximum), in every thread. `mine` are those of this thread's
@@ -155,14 +156,15 @@ __device__ __forceinline__ Softmax softmax_of(const T* row, int V, bool aligned)
   return combine<kThreads>(mine);
 }
 
-// Writes row[v] = (softmax - (v == label)) * scale. Each column is written by the thread that read it; columns from V
-// on become 0.
+// Writes row[v] = (softmax * (1 + 2 z_loss logsumexp) - (v == label)) * scale. Each column is written by the thread
+// that read it; columns from V on become 0.
 template <class T, int kThreads>
-__device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, int V, int ld,
-                                                bool aligned) {
+__device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, float scale, float z_loss, int V,
+                                                int ld, bool aligned) {
   constexpr int kAtOnce = vectors_at_once(kThreads);
   const int full_vectors = aligned ? V / kVectorSize : 0, vectors = (ld + kVectorSize - 1) / kVectorSize;
-  const float inverse_sum = 1.0f / all.sum, factor = inverse_sum * scale;
+  const float growth = z_loss > 0 ? 1.0f + 2 * z_loss * all.logsumexp() : 1.0f;
+  const float weight = growth / all.sum, factor = weight * scale;
   const bool has_label = label >= 0 && label < V && label / kVectorSize % kThreads == int(threadIdx.x);
   const float label_exp = has_label ? exp_minus_max(to_float(row[label]), all.max) : 0.0f;
   for (int u = int(threadIdx.x); u < full_vectors; u += kThreads * kAtOnce) {
@@ -185,7 +187,7 @@ __device__ __forceinline__ void write_gradients(T* row, Softmax all, int label, 
     for (int i = 0; i < kVectorSize; ++i) x[i] = first + i < V ? x[i] : 0.0f;
     store_columns<T>(row, x, first, ld, aligned);
   }
-  if (has_label) row[label] = from_float<T>((label_exp * inverse_sum - 1.0f) * scale);
+  if (has_label) row[label] = from_float<T>((label_exp * weight - 1.0f) * scale);
 }
 
 template <class T, int kThreads>
@@ -195,10 +197,14 @@ __device__ __forceinline__ void write_zeros(T* row, int ld, bool aligned) {
     store_columns(row, zeros, u * kVectorSize, ld, aligned);
 }
 
-// One block per row. T is const only in the forward pass, which writes no gradients.
+__device__ __forceinline__ float square(float x) { return x * x; }
+
+// One block per row. T is const only in the forward pass, which writes no gradients. `z_losses` is null, and `z_loss`
+// 0, without a z-loss.
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    classifier_kernel(T* logits, float* losses, const int* labels, const StepState* state, int V, int ld) {
+    classifier_kernel(T* logits, float* losses, float* z_losses, const int* labels, const StepState* state,
+                      float z_loss, int V, int ld) {
   using Number = std::remove_const_t<T>;
   constexpr bool kBackward = !std::is_const_v<T>;
   T* row = logits + size_t(blockIdx.x) * size_t(ld);
@@ -207,15 +213,20 @@ __global__ void __launch_bounds__(kThreads)
   const bool valid = label >= 0 && label < V;
   if (label == kIgnoredLabel) {
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+    if (threadIdx.x == 0 && z_losses) z_losses[blockIdx.x] = 0;
     if constexpr (kBackward) write_zeros<Number, kThreads>(row, ld, aligned);
     return;
   }
   const Softmax all = softmax_of<Number, kThreads>(row, V, aligned);
-  // The thread that owns the label's column writes the loss.
+  // The thread that owns the label's column writes the losses.
   const int owner = valid ? label / kVectorSize % kThreads : 0;
-  if (int(threadIdx.x) == owner) losses[blockIdx.x] = valid ? (all.max - to_float(row[label])) + logf(all.sum) : NAN;
+  if (int(threadIdx.x) == owner) {
+    losses[blockIdx.x] = valid ? (all.max - to_float(row[label])) + logf(all.sum) : NAN;
+    if (z_losses) z_losses[blockIdx.x] = valid ? z_loss * square(all.logsumexp()) : NAN;
+  }
   if constexpr (kBackward)
-    write_gradients<Number, kThreads>(row, all, label, valid ? 1.0f / float(state->label_count) : NAN, V, ld, aligned);
+    write_gradients<Number, kThreads>(row, all, label, valid ? 1.0f / float(state->label_count) : NAN, z_loss, V, ld,
+                                      aligned);
 }
 
 // One block per row: writes the SoftmaxPart of the columns that this rank holds.
@@ -245,31 +256,35 @@ __device__ __forceinline__ SoftmaxPart join(const SoftmaxPart* parts, int ranks,
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     classifier_join_kernel(T* logits, const SoftmaxPart* parts, int ranks, const int* labels, const StepState* state,
-                           VocabularyPart part, int N, int ld) {
+                           VocabularyPart part, float z_loss, int N, int ld) {
   T* row = logits + size_t(blockIdx.x) * size_t(ld);
   const int label = labels[blockIdx.x];
   const bool aligned = ld % kVectorSize == 0, valid = label >= 0 && label < part.whole;
   if (label == kIgnoredLabel) return write_zeros<T, kThreads>(row, ld, aligned);
   const SoftmaxPart all = join(parts, ranks, N, int(blockIdx.x));
   write_gradients<T, kThreads>(row, {all.max, all.sum}, label - part.first,
-                               valid ? 1.0f / float(state->label_count) : NAN, part.V, ld, aligned);
+                               valid ? 1.0f / float(state->label_count) : NAN, z_loss, part.V, ld, aligned);
 }
 
 __global__ void __launch_bounds__(kSumThreads)
-    classifier_losses_kernel(float* losses, const SoftmaxPart* parts, int ranks, const int* labels, int whole, int N) {
+    classifier_losses_kernel(float* losses, float* z_losses, const SoftmaxPart* parts, int ranks, const int* labels,
+                             float z_loss, int whole, int N) {
   const int n = int(blockIdx.x) * kSumThreads + int(threadIdx.x);
   if (n >= N) return;
   const int label = labels[n];
   const SoftmaxPart all = join(parts, ranks, N, n);
-  const float loss = label >= 0 && label < whole ? (all.max - all.label) + logf(all.sum) : NAN;
-  losses[n] = label == kIgnoredLabel ? 0.0f : loss;
+  const bool valid = label >= 0 && label < whole, ignored = label == kIgnoredLabel;
+  losses[n] = ignored ? 0.0f : valid ? (all.max - all.label) + logf(all.sum) : NAN;
+  if (!z_losses) return;
+  const float logsumexp = Softmax{all.max, all.sum}.logsumexp();
+  z_losses[n] = ignored ? 0.0f : valid ? z_loss * square(logsumexp) : NAN;
 }
 
-__global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(StepState* state, const float* losses, int N) {
+__global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(double* total, const float* losses, int N) {
   double sum = 0;
   for (int n = int(threadIdx.x); n < N; n += kSumThreads) sum += double(losses[n]);
   sum = block_sum(sum);
-  if (threadIdx.x == 0) state->loss_sum += sum;
+  if (threadIdx.x == 0) *total += sum;
 }
 
 // ---------------------------------------------------------------------------------------------- launchers
@@ -309,18 +324,30 @@ void require_part(const char* name, const VocabularyPart& part) {
           "%s: %d columns from %d of %d: expected at least one, within them", name, part.V, part.first, part.whole);
 }
 
+void require_z_loss(const char* who, const ZLoss& z_loss, int64_t N) {
+  REQUIRE(z_loss.coefficient >= 0 && (z_loss.coefficient > 0) == bool(z_loss.losses),
+          "%s: z-losses %s with the coefficient %g: expected a tensor if it is above 0, and none if it is 0", who,
+          z_loss.losses.text().c_str(), double(z_loss.coefficient));
+  if (z_loss.losses) require_tensor(who, "z-losses", z_loss.losses, DType::fp32, {N});
+}
+
 }  // namespace
 
 void classifier_forward_backward(Stream& stream, const Tensor& logits, const Tensor& losses, const Tensor& labels,
-                                 const StepState* state, int V) {
+                                 const StepState* state, int V, const ZLoss& z_loss) {
   const char* who = "classifier_forward_backward";
   const auto [N, ld] = require_rows(who, logits, labels, V);
   require_tensor(who, "losses", losses, DType::fp32, {N});
-  const Work work{stream, who, {updates(logits), writes(losses), reads(labels), reads(&state->label_count, 1)}};
+  require_z_loss(who, z_loss, N);
+  const Work work{
+      stream,
+      who,
+      {updates(logits), writes(losses), writes(z_loss.losses), reads(labels), reads(&state->label_count, 1)}};
   with_rows(work, logits, V, [&, N = N, ld = ld](auto number, auto threads) {
     using T = decltype(number);
     launch<classifier_kernel<T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), logits.as<T>(),
-                                            losses.as<float>(), labels.as<int>(), state, V, ld);
+                                            losses.as<float>(), z_loss.losses.as<float>(), labels.as<int>(), state,
+                                            z_loss.coefficient, V, ld);
   });
 }
 
@@ -332,7 +359,7 @@ void classifier_forward(Stream& stream, const Tensor& losses, const Tensor& logi
   with_rows(work, logits, V, [&, N = N, ld = ld](auto number, auto threads) {
     using T = decltype(number);
     launch<classifier_kernel<const T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), logits.as<T>(),
-                                                  losses.as<float>(), labels.as<int>(), nullptr, V, ld);
+                                                  losses.as<float>(), nullptr, labels.as<int>(), nullptr, 0.0f, V, ld);
   });
 }
 
@@ -350,7 +377,7 @@ void classifier_part(Stream& stream, SoftmaxPart* parts, const Tensor& logits, c
 }
 
 void classifier_join(Stream& stream, const Tensor& logits, const SoftmaxPart* parts, int ranks, const Tensor& labels,
-                     const StepState* state, VocabularyPart part) {
+                     const StepState* state, VocabularyPart part, float z_loss_coefficient) {
   const char* who = "classifier_join";
   require_part(who, part);
   REQUIRE(ranks > 0, "classifier_join of %d ranks", ranks);
@@ -362,28 +389,30 @@ void classifier_join(Stream& stream, const Tensor& logits, const SoftmaxPart* pa
   with_rows(work, logits, part.V, [&, N = N, ld = ld](auto number, auto threads) {
     using T = decltype(number);
     launch<classifier_join_kernel<T, threads()>>(work, unsigned(N), threads(), shared_bytes(threads()), logits.as<T>(),
-                                                 parts, ranks, labels.as<int>(), state, part, N, ld);
+                                                 parts, ranks, labels.as<int>(), state, part, z_loss_coefficient, N,
+                                                 ld);
   });
 }
 
 void classifier_losses(Stream& stream, const Tensor& losses, const SoftmaxPart* parts, int ranks, const Tensor& labels,
-                       int whole) {
+                       int whole, const ZLoss& z_loss) {
   const char* who = "classifier_losses";
   const int64_t N = losses.size();
   REQUIRE(ranks > 0 && whole > 0 && N >= 1 && N <= INT_MAX, "classifier_losses of %d ranks, %d columns, %lld rows",
           ranks, whole, (long long)N);
   require_tensor(who, "losses", losses, DType::fp32, {N});
   require_tensor(who, "labels", labels, DType::int32, {N});
+  require_z_loss(who, z_loss, N);
   launch<classifier_losses_kernel>(
-      {stream, who, {writes(losses), reads(parts, size_t(ranks) * size_t(N)), reads(labels)}},
-      blocks_for(size_t(N), kSumThreads), kSumThreads, 0, losses.as<float>(), parts, ranks, labels.as<int>(), whole,
-      int(N));
+      {stream, who, {writes(losses), writes(z_loss.losses), reads(parts, size_t(ranks) * size_t(N)), reads(labels)}},
+      blocks_for(size_t(N), kSumThreads), kSumThreads, 0, losses.as<float>(), z_loss.losses.as<float>(), parts, ranks,
+      labels.as<int>(), z_loss.coefficient, whole, int(N));
 }
 
-void sum_losses(Stream& stream, StepState* state, const Tensor& losses) {
+void sum_losses(Stream& stream, double* sum, const Tensor& losses) {
   const int64_t N = losses.size();
   REQUIRE(N >= 1 && N <= INT_MAX, "sum_losses of %lld losses", (long long)N);
   require_tensor("sum_losses", "losses", losses, DType::fp32, {N});
-  launch<sum_losses_kernel>({stream, "sum_losses", {updates(&state->loss_sum, 1), reads(losses)}}, 1, kSumThreads, 0,
-                            state, losses.as<float>(), int(N));
+  launch<sum_losses_kernel>({stream, "sum_losses", {updates(sum, 1), reads(losses)}}, 1, kSumThreads, 0, sum,
+                            losses.as<float>(), int(N));
 }

@@ -40,9 +40,11 @@ struct StepState {
   int64_t saved, not_saved;  // ranks that have written their part of a checkpoint; ranks that failed to
   int64_t checkpoints_due;   // ranks whose clock says that it is time for a checkpoint
 
-  // Written by the kernels of the step. The first kSummedAtEnd are summed over the ranks as one array.
-  double loss_sum;          // sum of the labels' losses in nats (this rank's until summed over ranks)
+  // Written by the kernels of the step. The first kSummedAtEnd are summed over the ranks as one array, and z_loss_sum
+  // with them if there is a z-loss.
+  double loss_sum;          // sum of the labels' losses in nats, without z-loss (this rank's until summed over ranks)
   double not_finite_ranks;  // ranks that report a tensor in fp8_not_finite (this rank's 1 or 0 until summed over ranks)
+  double z_loss_sum;        // sum of the labels' z-losses in nats; 0 without z-loss
   double square_sum;        // sum of squares of all gradients (this rank's until summed over ranks)
   float grad_norm;          // L2 norm of all gradients, before clipping
   float clip_factor;        // min(1, grad_clip / grad_norm)
@@ -59,3 +61,4 @@ static_assert(offsetof(StepState, checkpoints_due) - offsetof(StepState, label_c
               (kSummedAtBegin - 1) * sizeof(int64_t));
 static_assert(offsetof(StepState, not_finite_ranks) - offsetof(StepState, loss_sum) ==
               (kSummedAtEnd - 1) * sizeof(double));
+static_assert(offsetof(StepState, z_loss_sum) - offsetof(StepState, loss_sum) == kSummedAtEnd * sizeof(double));

@@ -10,7 +10,7 @@ Head::Head(const Pass& pass, const Parameter& norm, const Parameter& head, bool 
     : pass_(pass), norm_(norm), head_(head), tied_(tied), vocabulary_(vocabulary), b_(buffers) {
   for (Tensor* t : {&b_.x, &b_.norm, &b_.dnorm}) *t = t->rows(0, pass.R);
   b_.rstd = b_.rstd.elements(0, pass.R);
-  b_.losses = b_.losses.elements(0, pass.N);
+  b_.losses = b_.losses.elements(0, pass.N), b_.z_losses = b_.z_losses.elements(0, pass.N);
 }
 
 // Returns the input of the product with the vocabulary, (N, C).
@@ -33,22 +33,23 @@ void Head::begin_chunk(const Tensor& labels, int first) const {
   pass_.tensor_parallel->exchange(pass_.stream, b_.parts[slot], own, size_t(count) * sizeof(SoftmaxPart), slot);
 }
 
-// Computes the chunk's losses. If `state` is not null, the logits become their gradients.
+// Computes the chunk's losses. If `state` is not null, the logits become their gradients, to which a z-loss adds.
 void Head::classify(const Tensor& all_labels, StepState* state, int first) const {
   Stream& stream = pass_.stream;
   const int count = tokens_of_chunk(first), slot = slot_of(first);
   const Tensor logits = b_.logits[slot].rows(0, count), losses = b_.losses.elements(first, count),
                labels = all_labels.elements(first, count);
+  const ZLoss z_loss = state ? ZLoss{pass_.z_loss, b_.z_losses.elements(first, count)} : ZLoss();
   if (!pass_.tensor_parallel) {
     const int V = pass_.config.V;
-    if (state) classifier_forward_backward(stream, logits, losses, labels, state, V);
+    if (state) classifier_forward_backward(stream, logits, losses, labels, state, V, z_loss);
     else classifier_forward(stream, losses, logits, labels, V);
     return show("the losses", losses);
   }
   const int degree = pass_.tensor_parallel->degree();
   pass_.tensor_parallel->await_exchanged(stream, slot);
-  classifier_losses(stream, losses, b_.parts[slot], degree, labels, vocabulary_.whole);
-  if (state) classifier_join(stream, logits, b_.parts[slot], degree, labels, state, vocabulary_);
+  classifier_losses(stream, losses, b_.parts[slot], degree, labels, vocabulary_.whole, z_loss);
+  if (state) classifier_join(stream, logits, b_.parts[slot], degree, labels, state, vocabulary_, z_loss.coefficient);
   show("the losses", losses);
 }
 
@@ -64,8 +65,9 @@ void Head::for_chunks(const Tensor& labels, F&& finish) const {
   }
 }
 
-void Head::add_losses(StepState* state) const {
-  if (!pass_.tensor_parallel || pass_.tensor_parallel->rank() == 0) sum_losses(pass_.stream, state, b_.losses);
+// Adds losses (N) of this rank's tokens; tensor-parallel ranks have the same ones, so only rank 0 does so.
+void Head::add_losses(double* sum, const Tensor& losses) const {
+  if (!pass_.tensor_parallel || pass_.tensor_parallel->rank() == 0) sum_losses(pass_.stream, sum, losses);
 }
 
 // Computes dnorm of the chunk that begins at token `first` from the gradients of its logits. Under tensor parallelism
@@ -106,7 +108,7 @@ Tensor Head::logits(int first, int count) const {
 
 void Head::loss(const Tensor& labels, StepState* state) const {
   for_chunks(labels, [&](int first) { classify(labels, nullptr, first); });
-  add_losses(state);
+  add_losses(&state->loss_sum, b_.losses);
 }
 
 void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& dresidual, float* amax) const {
@@ -119,7 +121,8 @@ void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& d
     dgrad(dlogits, first, scattered);
     pass_.matmul.wgrad(head_.grad, dlogits, inputs().rows(first, tokens_of_chunk(first)), add);  // (V, C)
   });
-  add_losses(state);
+  add_losses(&state->loss_sum, b_.losses);
+  if (b_.z_losses) add_losses(&state->z_loss_sum, b_.z_losses);
   clear(pass_.stream, dresidual);
   if (pass_.tensor_parallel) pass_.tensor_parallel->await_scattered(pass_.stream);
   show("the gradient of the norm's output", b_.dnorm);

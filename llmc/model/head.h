@@ -20,6 +20,7 @@ struct HeadBuffers {
   Tensor dnorm;                        // (R, C)
   Tensor logits[kExchangeSlots] = {};  // (chunk, ld), used in turn; the second may be absent
   Tensor losses;                       // (N)
+  Tensor z_losses;                     // (N); absent without z-loss
   Tensor norm_partials;                // (rmsnorm_backward_scratch(R, C))
   // (degree, chunk), one buffer for each buffer of logits; null without tensor parallelism.
   SoftmaxPart* parts[kExchangeSlots] = {};
@@ -45,8 +46,8 @@ class Head {
   Tensor logits(int first, int count) const;
   // Adds the losses of all tokens to state->loss_sum; in a tensor-parallel group only rank 0 does so. labels (N).
   void loss(const Tensor& labels, StepState* state) const;
-  // Adds the losses as loss() does, and computes backward: dresidual (R, C) = gradient of x; weight gradients as in
-  // Block::backward(). `amax` receives the amax of dresidual, unless it is null.
+  // Adds the losses as loss() does, the z-losses to state->z_loss_sum, and computes backward: dresidual (R, C) =
+  // gradient of x; weight gradients as in Block::backward(). `amax` receives the amax of dresidual, unless it is null.
   void loss_backward(const Tensor& labels, StepState* state, const Tensor& dresidual, float* amax) const;
 
   const Tensor& weight_gradient() const { return head_.grad; }
@@ -60,7 +61,7 @@ class Head {
   void classify(const Tensor& labels, StepState* state, int first) const;
   template <class F>
   void for_chunks(const Tensor& labels, F&& finish) const;
-  void add_losses(StepState* state) const;
+  void add_losses(double* sum, const Tensor& losses) const;
   void dgrad(const Tensor& dlogits, int first, int& scattered) const;
 
   const Pass& pass_;

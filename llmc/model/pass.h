@@ -64,6 +64,7 @@ struct Pass {
   // updated, so neither is done again.
   bool recomputing = false;
   bool training = false;                     // a backward pass follows, or this is one
+  float z_loss = 0;                          // coefficient of the z-loss in backward
   const TensorObserver* observer = nullptr;  // called for each tensor, in the order of the work; null: not called
   // Number of tokens that precede these in the sequence; forward only, with B = 1. Their keys and values lie before
   // those of the new tokens in the saved qkv.

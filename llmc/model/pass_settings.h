@@ -9,6 +9,7 @@ struct PassSettings {
   DType dtype = DType::fp32;  // of weights and activations in the products
   int B = 1, T = 1;           // the largest micro-batch: sequences, tokens per sequence
   int head_chunk = 128;       // tokens whose logits exist at once, a multiple of 128
+  float z_loss = 0;           // coefficient of the z-loss in training (classifier.h); 0: there is none
   AttentionKernel attention = AttentionKernel::automatic;
   bool training = true;          // false: forward passes only, no memory for gradients and moments
   int prefetch = 1;              // units whose weights are gathered ahead of their use

@@ -73,6 +73,8 @@ void Transformer::plan_head(MemoryPlan& plan) {
     head_buffers_.logits[slot] =
         plan.add(Segment::device, "logits", "logits", type, {chunk, (part_.vocabulary.most + 63) / 64 * 64});
   head_buffers_.losses = plan.add(Segment::device, "logits", "losses", DType::fp32, {N});
+  if (settings_.training && settings_.z_loss > 0)
+    head_buffers_.z_losses = plan.add(Segment::device, "logits", "z-losses", DType::fp32, {N});
 }
 
 void Transformer::plan_tensor_parallel(MemoryPlan& plan) {
@@ -134,6 +136,7 @@ Pass Transformer::make_pass(int B, int seq_len, const Fp8Pass* fp8) const {
   Pass pass{stream_, *matmul_, config_, B, seq_len, N, part_.tensor_parallel ? part_.tensor_parallel->own_rows(N) : N,
             {}};
   pass.attention = settings_.attention;
+  pass.z_loss = settings_.z_loss;
   pass.fp8 = fp8;
   pass.observer = tensor_observer_ ? &tensor_observer_ : nullptr;
   pass.tensor_parallel = part_.tensor_parallel, pass.gathered = gathered_, pass.sums = sums_;
@@ -189,6 +192,7 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
                       .norm = head_buffers_.norm,
                       .dnorm = scratch["dnorm"],
                       .losses = head_buffers_.losses,
+                      .z_losses = head_buffers_.z_losses,
                       .norm_partials = scratch["norm partials"]};
   for (int slot = 0; slot < kExchangeSlots; ++slot)
     buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];

@@ -48,8 +48,9 @@ class Transformer {
   // Forward of one micro-batch that was sent to the device. `training`: its backward() follows, and is the next call.
   // Otherwise logits() may be called afterwards.
   void forward(const MicroBatch& batch, bool training);
-  // The loss and backward of the micro-batch of the last forward(). Adds the losses to state->loss_sum. `first`
-  // and `last`: whether it is the first and the last of its step; see GradientStore::begin_micro_step().
+  // The loss and backward of the micro-batch of the last forward(). Adds the losses to state->loss_sum, and the
+  // z-losses to state->z_loss_sum. `first` and `last`: whether it is the first and the last of its step; see
+  // GradientStore::begin_micro_step().
   void backward(const MicroBatch& batch, StepState* state, GradientStore& gradients, bool first, bool last);
   // Forward only. Adds the losses to state->loss_sum.
   void forward_loss(const MicroBatch& batch, StepState* state);
@@ -117,7 +118,7 @@ class Transformer {
 
   std::vector<PlannedTensor> scratch_;  // in the order of scratch_rows()
   struct {
-    PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses;
+    PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses, z_losses;
     PlannedArray<SoftmaxPart> parts[kExchangeSlots];
   } head_buffers_;
   PlannedTensor rope_table_;       // (T, HD / 2, 2)

@@ -1,6 +1,7 @@
 #include "llmc/run/idle_options.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -9,7 +10,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
   const Options& o = run.options;
   const RunSettings& s = run.settings;
   const bool shards = run.mesh.state_shards() > 1;
-  const bool stage_3 = o.zero_stage == 3;
+  const bool stage_3 = o.zero_stage == 3, wsd = s.schedule == Schedule::kWsd;
   const std::string no_training = o.sample_only ? "--sample-only trains nothing" : "--eval-only trains nothing";
   const std::string one_rank =
       run.mesh.world_size == 1 ? "there is one rank" : "each rank keeps a whole copy of the state";
@@ -32,7 +33,9 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"random-weights", !run.loads_weights, "the weights are loaded"},
       {"documents", o.packed_documents, "--packed-documents is off"},
       {"checkpoints", s.saves(o), "no checkpoints are saved"},
-      {"falling", s.schedule != Schedule::kConstant, "--schedule is constant"},
+      {"falling", s.schedule != Schedule::kConstant && !(wsd && s.cooldown_steps == 0),
+       wsd ? "--cooldown-steps is 0" : "--schedule is constant"},
+      {"cools-down", wsd, "--schedule is not wsd"},
       {"after-warm-up", s.warmup_steps < s.steps,
        format("the warm-up takes all %s: --warmup-steps %lld", counted(s.steps, "step").c_str(),
               (long long)s.warmup_steps)},
@@ -60,25 +63,15 @@ std::string unread_options(const Options& given) {
   // The options on which only data, numbers, files, samples or the ranks' start depend, by group or by name. The test
   // dry_run tries every option.
   constexpr const char* kGroups[] = {"Data", "Optimizer"};
-  constexpr const char* kNames[] = {"tokenizer",     "init",
-                                    "out",           "seed",
-                                    "epochs",        "eval-choices",
-                                    "eval-format",   "val-every",
-                                    "val-tokens",    "sample-every",
-                                    "eval-keys",     "prompt",
-                                    "chat",          "system",
-                                    "sample-tokens", "temperature",
-                                    "top-p",         "export",
-                                    "nvtx",          "cuda-graphs",
-                                    "quiet",         "checkpoint-on-signal",
-                                    "comm-timeout",  "rendezvous",
-                                    "fp8-grad",      "fp8-pow2-scales",
-                                    "fp8-amax",      "fp8-margin"};
+  constexpr std::string_view kNames =
+      " tokenizer init out seed epochs eval-choices eval-format val-every val-tokens sample-every eval-keys "
+      "prompt chat system sample-tokens temperature top-p export nvtx cuda-graphs quiet "
+      "checkpoint-on-signal comm-timeout rendezvous stop-after fp8-grad fp8-pow2-scales fp8-amax fp8-margin ";
   std::string list;
   for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
-    if (name != "optimizer" && (std::count(std::begin(kGroups), std::end(kGroups), group) ||
-                                std::count(std::begin(kNames), std::end(kNames), name)))
+    if (name != "optimizer" &&
+        (std::count(std::begin(kGroups), std::end(kGroups), group) || kNames.find(" " + name + " ") != kNames.npos))
       list += (list.empty() ? "--" : ", --") + name;
   }
   return list.empty()

@@ -63,7 +63,11 @@ StopRequests::StopRequests() {
   sigprocmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
-bool StopRequests::any() const {
+bool StopRequests::is_late() const { return seconds() >= end_; }
+
+bool StopRequests::any() const { return signalled() || is_late(); }
+
+bool StopRequests::signalled() const {
   for (int signal : kSignals)
     if (received[signal]) return true;
   return false;
@@ -71,7 +75,7 @@ bool StopRequests::any() const {
 
 void StopRequests::announce(const std::string& asked, const std::string& terminated) const {
   of_request.set(asked), of_sigterm.set(terminated);
-  if (any()) answer(received[SIGTERM]);
+  if (signalled()) answer(received[SIGTERM]);
 }
 
 void StopRequests::decline() {

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "llmc/base/json.h"
 
 struct StepReport {
   int64_t step, steps;  // `step` is how many are done, so it counts from 1
-  double loss;          // nats per token
+  double loss;          // cross-entropy without z-loss, nats per token
   int64_t labels;       // labels of the global batch that are not ignored; if there are none, there is no loss
   double grad_norm;
   double learning_rate;
@@ -21,6 +22,7 @@ struct StepReport {
   double mfu_full;      // the same with all pairs of attention: 6 N + 12 L C T instead of 6 N + 6 L C T
   size_t memory_bytes;  // planned per device
   double eta_seconds;
+  std::optional<double> z_loss;  // nats per token; empty: there is none
   // Tensors with numbers beyond their delayed FP8 scale, and tensors whose numbers all became 0 at it; -1: no such
   // scales.
   int64_t fp8_overflows = -1, fp8_underflows = -1;
@@ -29,6 +31,6 @@ struct StepReport {
 // "step 12/20 | loss 3.141 | norm 0.8 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 43.0% (full 47.2%) | 61.3 GiB | eta 3s"
 // On several GPUs the speed is "365k tok/s, 11.4k a GPU".
 std::string step_line(const StepReport& report);
-// Returns step, loss, grad_norm, lr, step_ms, tokens_per_s, tokens (so far) and, if known, mfu, fp8_overflows and
-// fp8_underflows. A loss or norm that is not finite becomes a string, since JSON has no number for it.
+// Returns step, loss, grad_norm, lr, step_ms, tokens_per_s, tokens (so far) and, if known, z_loss, mfu, fp8_overflows
+// and fp8_underflows. A loss or norm that is not finite becomes a string, since JSON has no number for it.
 Json step_json(const StepReport& report);

@@ -13,6 +13,7 @@
 #include "llmc/base/printable.h"
 #include "llmc/base/text.h"
 #include "llmc/train/run_state.h"
+#include "llmc/train/schedule.h"
 
 namespace fs = std::filesystem;
 
@@ -131,6 +132,20 @@ Json saved_options(const ResumePoint& resume, int ranks) {
   }
   const bool same_ranks = !fs::exists(facts, error) || Json::read(facts).get_int("ranks") == ranks;
   return options_of_run(Json::read(config), same_ranks);
+}
+
+void plan_cooldown(Options& options, const Options& command_line, const Checkpoint& start) {
+  const double given = command_line.cooldown_steps;
+  const bool has_length =
+      !is_auto(command_line.steps) || !is_auto(command_line.train_tokens) || !is_auto(command_line.epochs);
+  if (is_auto(given) || has_length) return;
+  REQUIRE(
+      options.schedule == "wsd" || options.schedule == "constant",
+      "--cooldown-steps %g from %s: with --schedule %s the learning rate falls before a cooldown\n  go on from a run "
+      "with --schedule wsd or constant, or add --schedule wsd: then the rate goes back to --lr first",
+      given, start.path().c_str(), options.schedule.c_str());
+  const int64_t steps = cooldown_steps_after(given, start.step());
+  options.schedule = "wsd", options.cooldown_steps = double(steps), options.steps = start.step() + steps;
 }
 
 ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {

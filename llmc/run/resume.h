@@ -41,6 +41,11 @@ Json saved_options(const Checkpoint& start, int ranks);
 // The same for a run without a checkpoint: those of its config.json; empty if it has not even that.
 Json saved_options(const ResumePoint& resume, int ranks);
 
+// A cooldown as a branch: makes the run end with a cooldown that begins at the checkpoint, if the command line names
+// --cooldown-steps and no length of the run. `options` are those with which the new run goes on from there. Throws if
+// its learning rate falls before a cooldown.
+void plan_cooldown(Options& options, const Options& command_line, const Checkpoint& start);
+
 // Returns the model of the checkpoint. If `options` name another --model, --layers or --vocab-size than the
 // checkpoint's, they must give the same model: throws if they do not.
 ModelSource model_of(const Checkpoint& checkpoint, const Options& options);

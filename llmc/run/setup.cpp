@@ -66,7 +66,9 @@ Options Setup::complete_options(const std::vector<std::string>& arguments) {
   const Json saved = resumed_from ? saved_options(*resumed_from, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
   require_same_on_all_ranks(saved.dump() + (resumed_from ? resumed_from->state().dump() : ""), *communicator, stream);
-  return with_files_of_folders(parse_options(arguments, &saved));
+  Options options = with_files_of_folders(parse_options(arguments, &saved));
+  if (resumed_from && resume->run_folder.empty()) plan_cooldown(options, command_line, *resumed_from);
+  return options;
 }
 
 void Setup::open_data() {

@@ -267,6 +267,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   StepReport r{};
   r.step = result.step + 1, r.steps = settings_.steps;
   r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
+  if (options_.z_loss > 0) r.z_loss = result.z_loss;
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.gpus = device.gpu ? setup_.ranks.size : 0;
@@ -329,8 +330,10 @@ void TrainingLoop::write_checkpoint() {
 }
 
 void TrainingLoop::save_at_stop() {
+  const std::string why =
+      stop_requests_.is_late() ? format("the time of --stop-after %g is over", options_.stop_after) : "asked to stop";
   console_.line(
-      format("asked to stop: ending after step %lld of %lld", (long long)finished_, (long long)settings_.steps));
+      format("%s: ending after step %lld of %lld", why.c_str(), (long long)finished_, (long long)settings_.steps));
   if (!options_.checkpoint_on_signal) return;
   if (!checkpointer_->save(finished_, checkpoint_state()))
     fail_as(ExitCode::not_saved, "asked to stop after step %lld, and its state could not be saved; %s",

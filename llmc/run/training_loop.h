@@ -34,7 +34,8 @@ class TrainingLoop {
   void open_folder();
   const RunFolder* folder() const { return folder_ ? &*folder_ : nullptr; }  // null before, and on the other ranks
 
-  // Trains until the last step is done, or until a rank was asked to stop; then saves the state, if
+  // Trains until the last step is done, or until a rank was asked to stop, by a signal or --stop-after; then saves the
+  // state, if
   // --checkpoint-on-signal says so. All ranks call. Returns the number of steps that are done. Throws, when
   // the state before it is saved, at a step that is not finite, and if a state that should be saved at the end cannot
   // be.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -10,6 +11,8 @@
 namespace {
 
 constexpr Schedule kSchedules[] = {Schedule::kCosine, Schedule::kLinear, Schedule::kWsd, Schedule::kConstant};
+constexpr std::pair<const char*, DecayShape> kDecayShapes[] = {
+    {"linear", DecayShape::kLinear}, {"cosine", DecayShape::kCosine}, {"1-sqrt", DecayShape::kOneMinusSqrt}};
 
 // Interpolates from `from` at p = 0 to `to` at p = 1. Both ends are exact: from + (to - from) p would round at p = 1.
 double line(double from, double to, double p) { return from * (1 - p) + to * p; }
@@ -19,11 +22,14 @@ double progress(int64_t step, int64_t first, int64_t last) {
   return step >= last ? 1.0 : double(step - first) / double(last - first);
 }
 
-// Returns the last step at which wsd has the full rate: a fifth of the steps, rounded up, are below it.
-int64_t end_of_stable(int64_t steps, int64_t peak) { return std::max(peak, steps - 1 - (steps + 4) / 5); }
+// Returns how much of the way from lr to min_lr the rate has fallen at p: 0 at 0, and exactly 1 at 1.
+double fallen(DecayShape shape, double p) {
+  if (shape == DecayShape::kCosine) return (1 - std::cos(std::numbers::pi * p)) / 2;
+  return shape == DecayShape::kLinear ? p : std::sqrt(p);
+}
 
-// Returns the step that ends the warm-up.
-int64_t peak_of(int64_t warmup_steps) { return std::max<int64_t>(warmup_steps, 1) - 1; }
+// A share such as 0.3 is no exact number: 0.3 of 10 steps are 3 of them.
+int64_t rounded_up(double steps) { return int64_t(std::ceil(steps - 1e-6)); }
 
 }  // namespace
 
@@ -47,43 +53,60 @@ Schedule parse_schedule(const std::string& name) {
   fail("unknown schedule '%s'\n  expected cosine, linear, wsd or constant", name.c_str());
 }
 
-std::string describe_schedule(Schedule schedule, int64_t steps, int64_t warmup_steps, double min_lr) {
-  const int64_t peak = peak_of(warmup_steps), stable = end_of_stable(steps, peak);
-  if (steps - 1 <= peak) return "the run ends";
-  if (schedule == Schedule::kConstant) return "constant";
-  if (schedule == Schedule::kWsd)
-    return format("constant for %s, and linear to %g over the last %lld (wsd)", counted(stable - peak, "step").c_str(),
-                  min_lr, (long long)(steps - 1 - stable));
-  return format("%s to %g", schedule == Schedule::kCosine ? "a cosine" : "linear", min_lr);
+DecayShape parse_decay_shape(const std::string& name) {
+  for (const auto& [shape_name, shape] : kDecayShapes)
+    if (name == shape_name) return shape;
+  fail("unknown shape of a cooldown '%s'\n  expected linear, cosine or 1-sqrt", name.c_str());
 }
 
-double learning_rate(Schedule schedule, int64_t step, int64_t steps, int64_t warmup_steps, double lr, double min_lr) {
+int64_t cooldown_steps(double given, int64_t steps) {
+  REQUIRE(given <= 0.99 || given == std::floor(given),
+          "--cooldown-steps %g\n  expected a whole number of steps, or a share of the run of at most 99%%", given);
+  return given < 1 ? rounded_up(double(steps) * given) : int64_t(given);
+}
+
+int64_t cooldown_steps_after(double given, int64_t done) {
+  const int64_t of_done = cooldown_steps(given, done);
+  return given < 1 ? rounded_up(double(done) * given / (1 - given)) : of_done;
+}
+
+int64_t LearningRate::peak() const { return std::max<int64_t>(warmup_steps, 1) - 1; }
+
+int64_t LearningRate::last_at_peak() const {
+  return schedule == Schedule::kWsd ? std::max(peak(), steps - 1 - cooldown_steps) : peak();
+}
+
+DecayShape LearningRate::shape() const {
+  if (schedule == Schedule::kWsd) return cooldown_shape;
+  return schedule == Schedule::kCosine ? DecayShape::kCosine : DecayShape::kLinear;
+}
+
+std::string LearningRate::description() const {
+  constexpr const char* kNames[] = {"linear", "a cosine", "1-sqrt"};
+  const int64_t last = steps - 1;
+  if (last <= peak()) return "the run ends";
+  if (schedule == Schedule::kConstant) return "constant";
+  if (last == last_at_peak()) return "constant, without a cooldown (wsd)";
+  const std::string falls = format("%s to %g", kNames[int(shape())], min_lr);
+  if (schedule != Schedule::kWsd) return falls;
+  const int64_t stable = last_at_peak() - peak();
+  return format("%s%s over the last %lld (wsd)",
+                stable ? format("constant for %s, and ", counted(stable, "step").c_str()).c_str() : "", falls.c_str(),
+                (long long)(last - last_at_peak()));
+}
+
+double LearningRate::at(int64_t step) const {
   REQUIRE(steps >= 1, "a schedule over %lld steps\n  expected at least 1", (long long)steps);
   REQUIRE(step >= 0, "the learning rate of step %lld\n  expected 0 or more", (long long)step);
-  REQUIRE(warmup_steps >= 0, "a warm-up of %lld steps\n  expected 0 or more", (long long)warmup_steps);
+  REQUIRE(warmup_steps >= 0 && cooldown_steps >= 0,
+          "a warm-up of %lld steps and a cooldown of %lld\n  expected 0 or more", (long long)warmup_steps,
+          (long long)cooldown_steps);
   REQUIRE(std::isfinite(lr) && lr > 0, "a learning rate of %g\n  expected a finite number above 0", lr);
   REQUIRE(min_lr >= 0 && min_lr <= lr, "a minimal learning rate of %g\n  expected 0 to the learning rate, %g", min_lr,
           lr);
 
-  const int64_t peak = peak_of(warmup_steps);
-  if (step < peak) return lr * double(step + 1) / double(warmup_steps);
-  if (step == peak) return lr;
-
-  const int64_t last = steps - 1;
-  if (last <= peak) return lr;  // the warm-up took all the steps
-  switch (schedule) {
-    case Schedule::kCosine: {
-      const double p = progress(step, peak, last);
-      return line(lr, min_lr, (1 - std::cos(std::numbers::pi * p)) / 2);
-    }
-    case Schedule::kLinear:
-      return line(lr, min_lr, progress(step, peak, last));
-    case Schedule::kWsd: {
-      const int64_t stable_end = end_of_stable(steps, peak);
-      return step <= stable_end ? lr : line(lr, min_lr, progress(step, stable_end, last));
-    }
-    case Schedule::kConstant:
-      return lr;
-  }
-  fail("a schedule has the number %d\n  expected 0 to 3", int(schedule));
+  if (step < peak()) return lr * double(step + 1) / double(warmup_steps);
+  // The warm-up may take all the steps, and a cooldown may have none.
+  if (schedule == Schedule::kConstant || step <= last_at_peak() || steps - 1 <= last_at_peak()) return lr;
+  return line(lr, min_lr, fallen(shape(), progress(step, last_at_peak(), steps - 1)));
 }

@@ -197,8 +197,18 @@ std::string describe_rate(const RunSettings& s, const Options& o, const Options&
       why(&Options::lr, loaded ? "a tenth of the default, for the weights are trained already" : "the default");
   const std::string warm_up = why(&Options::warmup_steps, is_auto(o.lr) ? rate.c_str() : "the default");
   return format("learning rate %g%s, warm-up %s: %s; then %s", s.lr, rate == warm_up ? "" : (": " + rate).c_str(),
-                counted(s.warmup_steps, "step").c_str(), warm_up.c_str(),
-                describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str());
+                counted(s.warmup_steps, "step").c_str(), warm_up.c_str(), s.learning_rate().description().c_str());
+}
+
+void resolve_schedule(RunSettings& s, const Options& o) {
+  constexpr double kCooldown = 0.2;  // share of the run
+  s.schedule = parse_schedule(o.schedule), s.cooldown_shape = parse_decay_shape(o.cooldown_shape);
+  s.cooldown_steps = cooldown_steps(is_auto(o.cooldown_steps) ? kCooldown : o.cooldown_steps, s.steps);
+  REQUIRE(
+      s.schedule != Schedule::kWsd || o.cooldown_steps < 1 || s.warmup_steps + s.cooldown_steps <= s.steps,
+      "--cooldown-steps %lld: with --warmup-steps %lld they are more than the %lld steps of the run\n  use fewer, or "
+      "a longer run",
+      (long long)s.cooldown_steps, (long long)s.warmup_steps, (long long)s.steps);
 }
 
 double muon_rate(const RunSettings& s, const Options& o) { return is_auto(o.muon_lr) ? s.lr : o.muon_lr; }
@@ -221,10 +231,6 @@ void resolve_activations(RunSettings& s, const Options& o) {
 }
 
 }  // namespace
-
-double RunSettings::learning_rate_at(int64_t step) const {
-  return learning_rate(schedule, step, steps, warmup_steps, lr, min_lr);
-}
 
 bool RunSettings::samples_at(int64_t step) const {
   if (sample_every == 0) return false;
@@ -263,7 +269,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
           s.lr);
   s.warmup_steps = is_auto(o.warmup_steps) ? std::min<int64_t>(2000, s.steps / 10) : o.warmup_steps;
   s.attention = attention_kernel_named(o.attention);
-  s.schedule = parse_schedule(o.schedule);
+  resolve_schedule(s, o);
   s.reasons.push_back(describe_rate(s, o, asked ? *asked : o, loaded));
   if (o.optimizer == "muon" && o.trains()) s.reasons.push_back(describe_muon(s, o, config));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
@@ -292,6 +298,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.B = o.sample_only ? 1 : s.B;
   t.T = s.context_length;
   t.head_chunk = s.head_chunk;
+  t.z_loss = float(o.z_loss);
   t.tf32 = o.tf32;
   t.attention = s.attention;
   t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);

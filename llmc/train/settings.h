@@ -25,6 +25,8 @@ struct RunSettings {
   double lr, min_lr;
   int64_t warmup_steps;
   Schedule schedule;
+  int64_t cooldown_steps;  // of wsd
+  DecayShape cooldown_shape;
   int64_t val_every;     // 0: never
   int64_t val_windows;   // sequences of held-out tokens that a validation measures, if there are so many
   int64_t sample_every;  // 0: never; -1: halfway, unless the run is short, and at the end
@@ -39,7 +41,10 @@ struct RunSettings {
   std::vector<std::string> reasons;   // why a training's numbers were chosen, "micro-batch 8: …", for the banner
 
   int64_t step_tokens() const { return G * T; }
-  double learning_rate_at(int64_t step) const;
+  LearningRate learning_rate() const {
+    return {schedule, steps, warmup_steps, lr, min_lr, cooldown_steps, cooldown_shape};
+  }
+  double learning_rate_at(int64_t step) const { return learning_rate().at(step); }
   bool samples_at(int64_t step) const;  // before this step, from 0
   bool validates_at(int64_t step) const;
   bool takes_samples(const Options& options) const {

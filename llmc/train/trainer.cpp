@@ -184,7 +184,7 @@ void Trainer::enqueue_work(StepForm form, bool capturing) {
   }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
-  start_sum_over_ranks({&step_states_.on_device()->loss_sum, {kSummedAtEnd}});
+  start_sum_over_ranks({&step_states_.on_device()->loss_sum, {int64_t(kSummedAtEnd) + (settings_.z_loss > 0)}});
   if (scales_) scales_->start_all_reduce();
   gradients_->wait_for_sums();
   if (snapshot_) snapshot_->before_update(compute_);
@@ -224,6 +224,7 @@ StepResult Trainer::wait_for_step() {
   StepResult result{};
   result.step = s.step;
   result.loss = LossSum{s.loss_sum, s.label_count}.mean(), result.label_count = s.label_count;
+  result.z_loss = LossSum{s.z_loss_sum, s.label_count}.mean();
   result.grad_norm = s.grad_norm;
   result.flags = flags_of(s);
   result.fp8 = s.fp8, result.fp8_not_finite = s.fp8_not_finite;

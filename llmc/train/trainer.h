@@ -54,7 +54,8 @@ struct StepInput {
 
 struct StepResult {
   int64_t step;
-  double loss;  // mean over the global batch's labels, nats; NaN if all are ignored
+  double loss;    // cross-entropy without z-loss: mean over the global batch's labels, nats; NaN if all are ignored
+  double z_loss;  // likewise; 0 without z-loss
   float grad_norm;
   int64_t label_count;
   StepFlags flags;          // summed over all ranks

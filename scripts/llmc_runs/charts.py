@@ -11,6 +11,7 @@ from llmc_runs.bar_chart import COLORS
 # What is known of a scalar; every other one is shown under its own name, after these.
 TITLES = {
     "loss": ("Training loss", "nats a token"),
+    "z_loss": ("z-loss", "nats a token"),
     "val_loss": ("Held-out loss", "nats a token"),
     "val_bits_per_byte": ("Held-out loss", "bits a byte of text"),
     "choices_acc": ("Right answers", "acc: the likeliest ending, of all questions"),
