@@ -36,6 +36,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"after-warm-up", s.warmup_steps < s.steps,
        format("the warm-up takes all %s: --warmup-steps %lld", counted(s.steps, "step").c_str(),
               (long long)s.warmup_steps)},
+      {"spikes", o.skip_spikes > 0, "--skip-spikes is 0"},
       {"fp8", s.fp8.on(), "--fp8 is off"},
       {"fp8-gather", o.fp8_all_gather, "--fp8-all-gather is off"},
       {"gpu", run.device.gpu, "Nsight Systems is for GPUs"},

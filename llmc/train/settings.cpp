@@ -281,6 +281,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.attention = s.attention;
   t.beta1 = float(o.beta1), t.beta2 = float(o.beta2), t.eps = float(o.adam_eps);
   t.weight_decay = float(o.weight_decay), t.grad_clip = float(o.grad_clip);
+  t.skip_spikes = o.skip_spikes, t.bad_steps_limit = o.bad_steps_limit;
   t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
