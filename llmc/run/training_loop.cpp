@@ -276,8 +276,9 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
   save_at_halt(enqueued_ - finished_);
   int64_t first = finished_;
   for (size_t i = skipped_.size(); i > 0 && skipped_[i - 1] == first; --i) --first;
-  console_.line(format("skipped %s in a row: running the last one again, with fewer and fewer sequences",
-                       counted(finished_ - first, "step").c_str()));
+  console_.line(
+      format("running step %lld again, with fewer and fewer of its sequences, to find the one that stands out",
+             (long long)finished_));
   fill_batch(finished_ - 1);
   const StepInput input{.step = finished_ - 1,
                         .learning_rate = 0,
@@ -286,13 +287,14 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
                         .positions = positions_,
                         .no_graph = true};
   const std::string found = find_spike(setup_, trainer_, input, result.loss_spike);
-  fail_as(ExitCode::bad_steps,
-          "%s in a row, up to step %lld, have losses or gradient norms that are more than %g standard deviations above "
-          "those of the steps before: their updates were not made, so the weights are those after step %lld\n  %s%s\n"
-          "  %s",
-          counted(finished_ - first, "step").c_str(), (long long)finished_, options_.skip_spikes, (long long)first,
-          checkpointer_->what_remains().c_str(),
-          checkpointer_->newest().empty() ? "" : ": from there the run goes on with the next step", found.c_str());
+  fail_as(
+      ExitCode::bad_steps,
+      "skipped steps in a row: %lld, up to step %lld (--bad-steps-limit %lld). Their losses or gradient norms are more "
+      "than %g standard deviations above those of the steps before; the weights are those after step %lld\n  %s%s\n"
+      "  %s",
+      (long long)(finished_ - first), (long long)finished_, (long long)options_.bad_steps_limit, options_.skip_spikes,
+      (long long)first, checkpointer_->what_remains().c_str(),
+      checkpointer_->newest().empty() ? "" : ": from there the run goes on with the next step", found.c_str());
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {
