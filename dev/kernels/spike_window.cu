@@ -169,6 +169,15 @@ void check(Checker& checker) {
       }(),
       6);
 
+  // 32 numbers of 2 and 32 of 4 deviate by sqrt(64 / 63) from 3: 10 deviations above are 13.08.
+  for (const float loss : {13.04f, 13.12f}) {
+    std::vector<Step> steps;
+    for (uint32_t i = 0; i < SpikeWindow::kFewest; ++i) steps.push_back({i % 2 ? 4.0f : 2.0f, 1});
+    steps.push_back({loss, 1});
+    const int spikes = check_steps(checker, format("a loss of %g at a limit of 13.08", double(loss)), steps, 10);
+    checker.that("  which decides", spikes == (loss > 13.08f), format("%d spikes", spikes));
+  }
+
   constexpr uint32_t kFew = SpikeWindow::kFewest;
   check_one(checker, "a loss that is a spike", kFew, {3.1f, 1}, kLossSpike);
   check_one(checker, "a norm that is a spike", kFew, {3, 1.1f}, kNormSpike);

@@ -78,6 +78,7 @@ for n in 1 2; do
   check "$n rank(s): a run that goes on meets the next spike" exits 6 ranks $n "$train" --out "$scratch/limit$n" --resume auto
   check "$n rank(s):   tells of the first one" said "until now skipped 1 step: $first"
   check "$n rank(s):   and goes on to the end" exits 0 ranks $n "$train" --out "$scratch/limit$n" --resume auto
+  check "$n rank(s):   tells of both" said "skipped 2 steps: ${steps/ /, }"
   check "$n rank(s):   with the bits of the run that did not end" same_weights limit$n whole$n
 done
 

@@ -57,9 +57,10 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
 }
 
 std::string unread_options(const Options& given) {
-  // The options on which only data, numbers, files, samples or the ranks' start depend, by group or by name. The test
-  // dry_run tries every option.
+  // The options on which only data, numbers, files, samples or the ranks' start depend, by group, but for some, or by
+  // name. The test dry_run tries every option.
   constexpr const char* kGroups[] = {"Data", "Optimizer"};
+  constexpr const char* kRead[] = {"skip-spikes"};  // plans its window
   constexpr const char* kNames[] = {"tokenizer",     "init",
                                     "out",           "seed",
                                     "epochs",        "eval-choices",
@@ -77,7 +78,8 @@ std::string unread_options(const Options& given) {
   std::string list;
   for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
-    if (std::count(std::begin(kGroups), std::end(kGroups), group) ||
+    if ((std::count(std::begin(kGroups), std::end(kGroups), group) &&
+         !std::count(std::begin(kRead), std::end(kRead), name)) ||
         std::count(std::begin(kNames), std::end(kNames), name))
       list += (list.empty() ? "--" : ", --") + name;
   }
