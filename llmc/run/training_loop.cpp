@@ -270,8 +270,8 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
           checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str());
 }
 
-// Ends the run after --bad-steps-limit spikes in a row. Saves the state after them, and says which data the last one
-// stands out.
+// Ends the run after --bad-steps-limit spikes in a row. Saves the state after them, and says which sequence of the last
+// one stands out.
 void TrainingLoop::end_bad_steps(const StepResult& result) {
   save_at_halt(enqueued_ - finished_);
   int64_t first = finished_;
@@ -294,7 +294,10 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
       "  %s",
       (long long)(finished_ - first), (long long)finished_, (long long)options_.bad_steps_limit, options_.skip_spikes,
       (long long)first, checkpointer_->what_remains().c_str(),
-      checkpointer_->newest().empty() ? "" : ": from there the run goes on with the next step", found.c_str());
+      checkpointer_->newest().empty()            ? ""
+      : checkpointer_->saved_step() == finished_ ? ": from there the run goes on with the next step"
+                                                 : ": from there the run meets these steps again",
+      found.c_str());
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {

@@ -21,11 +21,12 @@ void Spikes::set(const SpikeWindow& window) {
 void Spikes::restore(const Checkpoint& checkpoint) {
   const std::vector<float> losses = checkpoint.other("spike_losses"), norms = checkpoint.other("spike_norms"),
                            row = checkpoint.other("spikes_in_a_row");
-  REQUIRE(losses.size() == norms.size() && losses.size() <= SpikeWindow::kSteps && row.size() <= 1,
-          "%s: the window of the last steps has %zu losses, %zu norms and %zu counts\n  expected as many losses as "
-          "norms, at most %u, and one count",
-          checkpoint.path().c_str(), losses.size(), norms.size(), row.size(), SpikeWindow::kSteps);
-  SpikeWindow window{uint32_t(losses.size()), row.empty() ? 0 : uint32_t(row[0]), {}, {}};
+  const float in_a_row = row.empty() ? 0 : row[0];
+  REQUIRE(losses.size() == norms.size() && losses.size() <= SpikeWindow::kSteps && in_a_row >= 0 && in_a_row <= 1e9f,
+          "%s: the window of the last steps has %zu losses and %zu norms, after %g spikes in a row\n  expected as many "
+          "losses as norms, at most %u",
+          checkpoint.path().c_str(), losses.size(), norms.size(), double(in_a_row), SpikeWindow::kSteps);
+  SpikeWindow window{uint32_t(losses.size()), uint32_t(in_a_row), {}, {}};
   std::copy(losses.begin(), losses.end(), window.loss);
   std::copy(norms.begin(), norms.end(), window.grad_norm);
   set(window);
