@@ -14,7 +14,7 @@ export LLMC_THREADS=1
 head -c 16000 "$root/dev/data/tinyshakespeare.txt" |
   python3 -c 'import sys; b = bytearray(sys.stdin.buffer.read()); b[3000:3032] = bytes(128 + i * 37 % 128 for i in range(32)); sys.stdout.buffer.write(b)' \
     >"$scratch/text.txt"
-head -c 2000 "$root/README.md" >"$scratch/held.txt"
+tail -c 2000 "$root/dev/data/tinyshakespeare.txt" >"$scratch/held.txt"
 heads_model >"$scratch/model.json"
 options=(--model "$scratch/model.json" --seq-len 16 --global-batch 4 --micro-batch 2 --steps 245 --val-every 0
   --train-data "$scratch/text.txt" --val-data "$scratch/held.txt")
@@ -55,9 +55,12 @@ for n in 1 2; do
     <(log gone-on$n | grep '"grad_norm"')
 
   # Without the option the step makes its update.
-  run without$n $n "${more[@]}"
+  run without$n $n "${more[@]}" --checkpoint-every 180
   check "$n rank(s): nothing is skipped without the option" [ -z "$(skipped without$n)" ]
   check "$n rank(s):   and the weights differ" not same_weights without$n whole$n
+  # A checkpoint without a window, as of a program that knows none: an empty one begins, which step 205 does not fill.
+  resume late$n $n "$(checkpoint without$n 180)" --skip-spikes 6
+  check "$n rank(s): from a checkpoint without a window" same_weights late$n without$n
 
   echo "-- $n: --bad-steps-limit"
   check "$n rank(s): code 6" exits 6 ranks $n "$train" --out "$scratch/limit$n" "${options[@]}" "${skips[@]}" --bad-steps-limit 1 \

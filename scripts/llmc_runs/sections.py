@@ -74,8 +74,9 @@ def figures(page):
         cells["device memory"] = human_bytes(total)
     if peaks := [(what, found) for what, name in (("loss", "loss"), ("norm", "grad_norm"))
                  if (found := farthest(page.lines, name))]:
+        steps = ", ".join(str(step) for _, (step, _) in peaks)
         cells["highest above the last 128 steps"] = ", ".join(
-            f"{what} {above:.1f} σ<small>step {step}</small>" for what, (step, above) in peaks)
+            f"{what} {above:.1f} σ" for what, (_, above) in peaks) + f"<small>step {steps}</small>"
     if skipped := [line.step for line in page.lines if line.skipped]:
         last = ("…, " if len(skipped) > 8 else "") + ", ".join(map(str, skipped[-8:]))
         cells["skipped"] = f"{len(skipped)}<small>step {last}</small>"
