@@ -231,7 +231,7 @@ inline void make_checkpoint(Chance& chance, const std::string& folder) {
   const uint64_t length = text.size();
   const std::string share = std::string(reinterpret_cast<const char*>(&length), 8) + text + data;
   static const Document sound_state(parsed(R"({"version":1,"step":7,"ranks":1,"sequences":56,"data_tokens":1000,
-    "windows":"concatenation","optimizer_steps":7,"last_step":{},"last_score":null,
+    "windows":"concatenation","optimizer_steps":5,"skipped_steps":[2,6],"last_step":{},"last_score":null,
     "model":{"model_type":"llama","vocab_size":256},"options":{"micro_batch":2,"global_batch":8,"seq_len":16,"lr":0.001,
     "layers":1,"tensor_parallel_degree":1,"steps":20,"fp8":"off","zero_stage":0}})"));
   const std::string state = chance.one_in(3) ? sound_state.written() : changed_text(sound_state, {}, chance);

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "dev/test/tiny_trainer.h"
+#include "dev/test/training_state.h"
 #include "llmc/train/checkpointer.h"
 
 namespace {
@@ -68,23 +68,6 @@ float weight_of(const ParameterInfo& t, size_t row, size_t column, Fault fault) 
   return 0;
 }
 
-void write_model(const std::string& path, const ModelConfig& config, Fault fault) {
-  const ParameterLayout layout(config);
-  std::vector<TensorSpec> specs;
-  for (const ParameterInfo& t : layout.tensors) {
-    const std::vector<int64_t> shape = t.whole_shape();
-    specs.push_back({t.name, StoredType::F32, {shape.begin(), shape.end()}});
-  }
-  SafetensorsWriter writer(path, specs);
-  for (const ParameterInfo& t : layout.tensors) {
-    std::vector<float> values;
-    for (size_t i = 0; i < t.size(); ++i)
-      values.push_back(weight_of(t, i / size_t(t.columns), i % size_t(t.columns), fault));
-    writer.write(t.name, values.data(), values.size() * sizeof(float));
-  }
-  writer.finish();
-}
-
 // Each 16th token is learnt. The token kToken is in the bad step alone, in the last micro-batch of the last data rank.
 Batch batch_of(const Training& training, int64_t step, std::optional<Fault> fault = {}) {
   Batch batch = training.batch(step);
@@ -101,38 +84,6 @@ Batch batch_of(const Training& training, int64_t step, std::optional<Fault> faul
     if (*fault != Fault::sum) break;
   }
   return batch;
-}
-
-// All of a training's state on this rank, and a loss that shows what it computes with.
-struct State {
-  std::vector<std::vector<float>> numbers;
-  std::vector<std::string> names;
-  LossSum measured;
-  int64_t updates;
-};
-State state_of(Training& training) {
-  State state{{}, {}, {}, training->updates()};
-  for (const StateKind kind : kStateKinds)
-    for (const auto& [unit, shard, _] : training->saved()[kind].entries()) {
-      state.names.push_back(format("%s of unit %d", checkpoint_name(kind), unit));
-      state.numbers.emplace_back(shard.count);
-      training->read_state(kind, unit, shard, state.numbers.back().data());
-    }
-  for (const NamedNumbers& other : training->other_state(false))
-    state.names.push_back(other.name), state.numbers.push_back(other.numbers);
-  const Batch batch = batch_of(training, 99);
-  const size_t micro = size_t(training.settings.B) * size_t(training.settings.T);
-  state.measured = training->evaluate({batch.inputs.begin(), batch.inputs.begin() + std::ptrdiff_t(micro)},
-                                      {batch.labels.begin(), batch.labels.begin() + std::ptrdiff_t(micro)});
-  return state;
-}
-void require_same(const std::string& what, const State& got, const State& want) {
-  REQUIRE(got.names == want.names, "%s: the state has other parts", what.c_str());
-  for (size_t i = 0; i < want.names.size(); ++i)
-    require_same_bits(what + ": " + want.names[i], got.numbers[i], want.numbers[i]);
-  require_same_bits<double>(what + ": the loss", {got.measured.nats}, {want.measured.nats});
-  REQUIRE(got.updates == want.updates, "%s: %lld updates, expected %lld", what.c_str(), (long long)got.updates,
-          (long long)want.updates);
 }
 
 void require_found(World& world, const Training& training, const Kind& kind, Fault fault, const std::string& what,
@@ -173,7 +124,9 @@ void require_found(World& world, const Training& training, const Kind& kind, Fau
 void check(World& world, const Kind& kind, Fault fault, const std::string& folder) {
   const std::string what = kind.name + ", " + name_of(fault), path = folder + "/model.safetensors";
   Stream stream(world.device, "test");
-  if (world.first()) write_model(path, kind.config(), fault);
+  if (world.first())
+    write_model(path, kind.config(),
+                [&](const ParameterInfo& t, size_t row, size_t column) { return weight_of(t, row, column, fault); });
   barrier(*world.communicator, stream);
   const auto planned = [&] {
     return std::make_unique<Training>(world, kind.config(), kind.settings,
@@ -194,7 +147,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
     REQUIRE(!result.held && result.finite, "%s: step %d is held, with the loss %g and the norm %g", what.c_str(), i,
             result.loss, double(result.grad_norm));
   }
-  const State before = state_of(t);
+  const TrainingState before = state_of(t, batch_of(t, 99));
   REQUIRE(before.updates == kGood, "%s: %lld updates", what.c_str(), (long long)before.updates);
   const Batch bad = batch_of(t, kGood, fault);
   t.enqueue(bad, 1e-2), t.enqueue(batch_of(t, t.step), 1e-2);
@@ -204,7 +157,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   REQUIRE(!first.finite && first.held && second.held && third.held && second.finite && third.finite,
           "%s: the losses are %g, %g and %g, finite %d %d %d, held %d %d %d", what.c_str(), first.loss, second.loss,
           third.loss, first.finite, second.finite, third.finite, first.held, second.held, third.held);
-  require_same(what + ", held", state_of(t), before);
+  require_same(what + ", held", state_of(t, batch_of(t, 99)), before);
   const Trainer::Search search = t->search_not_finite({kGood, 1e-2, bad.inputs, bad.labels});
   require_found(world, t, kind, fault, what, search.found);
   REQUIRE(!search.result.finite, "%s: run again, the step is finite", what.c_str());
@@ -213,7 +166,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   REQUIRE(nothing.result.finite && nothing.result.held, "%s: a good step is not finite", what.c_str());
   // The logits of that label are -inf for every token.
   REQUIRE(!nothing.found || fault == Fault::loss, "%s: %s of a good step", what.c_str(), nothing.found->tensor.c_str());
-  require_same(what + ", run again", state_of(t), before);
+  require_same(what + ", run again", state_of(t, batch_of(t, 99)), before);
 
   // Step 8 is update 5, of a checkpoint as of the training that never met the bad steps. Both stand at step 7.
   const std::string root = folder + "/checkpoints";
@@ -223,7 +176,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
     of.step = 7;
     const Batch batch = batch_of(of, 7);
     of.enqueue(batch, rate), of.finish();
-    return state_of(of);
+    return state_of(of, batch_of(of, 99));
   };
   const auto other = start(), restored = planned();
   for (int i = 0; i < kGood; ++i) other->enqueue(batch_of(*other, other->step), rate), other->finish();

@@ -1,5 +1,5 @@
 // Covers: the line of a step: the speed of all GPUs together, and of each where there are several; the z-loss, and
-// where there is none
+// where there is none; what is skipped
 #include "dev/test/test.h"
 #include "llmc/base/console.h"
 #include "llmc/run/report.h"
@@ -28,4 +28,14 @@ TEST_CASE("a step's z-loss stands next to its loss, which is without it") {
   step.labels = 0;
   says(step_line(step), "| nothing to learn | norm");
   CHECK(step_json(step).at("z_loss").is_null());
+}
+
+TEST_CASE("a step that is skipped is told with what is a spike in it") {
+  StepReport step{};
+  step.step = 1, step.steps = 10, step.loss = 2, step.labels = 1, step.seconds = 2, step.tokens = 730'000;
+  CHECK(step_line(step).find("skipped") == std::string::npos);
+  CHECK(!step_json(step).contains("skipped"));
+  step.skipped = "loss, norm";
+  CHECK(step_line(step).find(" | skipped: loss, norm | ") != std::string::npos);
+  CHECK(step_json(step).get_string("skipped") == "loss, norm");
 }

@@ -201,6 +201,11 @@ TEST_CASE("a state of another version, or that no training writes, is refused") 
   says(with("version", nullptr), "is of version 0", "an earlier train_llama wrote this");
   says(with("windows", "per_file"), "by the rule \"per_file\"", "go on with the train_llama that wrote");
   for (const int64_t updates : {-1, 8}) says(with("optimizer_steps", updates), "updates (optimizer_steps) in 7 steps");
+  CHECK(skipped_steps(known_state(Json(good).set("skipped_steps", Json::parse("[2, 7]", "steps")))) ==
+        std::vector<int64_t>{2, 7});
+  for (const char* steps : {"[0]", "[2, 2]", "[3, 2]", "[2, 8]"})
+    says(with("skipped_steps", Json::parse(steps, "steps")), "was skipped (skipped_steps)");
+  says(with("skipped_steps", 3), "is the integer 3", "expected an array");
   says(with("last_step", 3), "is the integer 3", "expected an object");
   says(error_of([] { known_state(Json::object().set("version", kStateVersion)); }), "windows");
 }

@@ -240,6 +240,7 @@ inline Json saved_state(int64_t step, int64_t updates) {
       .set("version", kStateVersion)
       .set("step", step)
       .set("optimizer_steps", updates)
+      .set("skipped_steps", Json::array())
       .set("windows", kWindows)
       .set("last_step", nullptr)
       .set("last_score", nullptr);

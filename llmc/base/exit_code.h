@@ -9,4 +9,5 @@ enum class ExitCode {
   not_saved = 3,     // a checkpoint or an export could not be written: start again when the disk has room
   not_finite = 4,    // a step with an infinity or NaN: the same start meets it again
   lost = 5,          // a rank, a GPU or the network failed: start again
+  bad_steps = 6,     // --bad-steps-limit spikes in a row: look at the data that the error names
 };

@@ -108,6 +108,8 @@
   X("Optimizer", Real, run, weight_decay, 0.1, "[0, inf)", "AdamW: decay of matrices (never of norms)", "trains") \
   X("Optimizer", Real, run, grad_clip, 1.0, "[0, inf)", "largest norm of all gradients together (0: off)", "trains") \
   X("Optimizer", Real, run, z_loss, 0.0, "[0, 1]", "coefficient of logsumexp(logits)^2, which a step adds to the loss of each label, such as 1e-4 (0: off)", "trains") \
+  X("Optimizer", Real, run, skip_spikes, 0.0, "[0, 1e6]", "no update in a step whose loss or gradient norm is more than Z standard deviations above those of the last 128 steps, of which there must be 64 (0: off; 6 is a good Z)", "trains") \
+  X("Optimizer", Count, run, bad_steps_limit, 10, "[1, 1e6]", "so many skipped steps in a row end the run", "trains spikes") \
   \
   X("Precision", Choice, run, dtype, "auto", "auto|bf16|fp32", "weights and activations (auto: bf16 on a GPU, else fp32)") \
   X("Precision", Choice, run, fp8, "off", "off|tensorwise|delayed|rowwise|rowwise-hp-wgrad|blockwise", "recipe of the blocks' products (with bf16)") \

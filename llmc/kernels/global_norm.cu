@@ -10,6 +10,7 @@
 #include "llmc/base/error.h"
 #include "llmc/device/kernel.cuh"
 #include "llmc/device/launch.cuh"
+#include "llmc/kernels/spike_window.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
 
@@ -19,6 +20,7 @@ constexpr int kThreads = 128;
 constexpr int kVectorSize = 8;  // elements that a thread processes at once
 constexpr size_t kElementsPerBlock = 1 << 15;
 constexpr int kSumThreads = 256;
+static_assert(kSumThreads >= SpikeWindow::kSteps);
 
 template <class T>
 __device__ __forceinline__ void block_squares(double* __restrict__ partials, const T* __restrict__ numbers, size_t n) {
@@ -66,18 +68,21 @@ __global__ void __launch_bounds__(kSumThreads) sum_kernel(double* total, const d
 
 __global__ void __launch_bounds__(kSumThreads)
     finish_kernel(StepState* state, const double* partials, size_t count, UpdateStart start) {
-  const double sum = sum_of(partials, count);
+  const float norm = float(sqrt(sum_of(partials, count))), limit = state->grad_clip;
+  const bool finite = norm < INFINITY && fabs(state->loss_sum) < INFINITY && state->not_finite_ranks == 0;
+  UpdateProgress& progress = *start.progress;
+  const bool judges = start.spikes.window && finite && !progress.halted && state->label_count > 0;
+  const uint32_t spike = judges ? judge_step(*start.spikes.window, start.spikes.deviations,
+                                             float(state->loss_sum / double(state->label_count)), norm)
+                                : 0;
   if (threadIdx.x != 0) return;
-  const float norm = float(sqrt(sum)), limit = state->grad_clip;
   float factor = limit == 0.0f || norm <= limit ? 1.0f : limit / norm;
   if (!(norm < INFINITY)) factor = NAN;
   state->grad_norm = norm;
   state->clip_factor = factor;
 
-  UpdateProgress& progress = *start.progress;
-  const bool finite = norm < INFINITY && fabs(state->loss_sum) < INFINITY && state->not_finite_ranks == 0;
-  if (!finite) progress.halted = 1;
-  const bool held = progress.halted != 0;
+  if (!finite || (spike && start.spikes.window->in_a_row >= start.spikes.most_in_a_row)) progress.halted = 1;
+  const uint32_t held = (progress.halted ? kHalted : 0) | spike;
   if (!held) {
     ++progress.made;
     state->bias_correction1 = bias_correction(start.constants.beta1, progress.made);
@@ -125,9 +130,9 @@ void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials
 void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials, const UpdateStart& start) {
   const char* who = "global_norm_finish";
   require_partials(who, partials);
-  launch<finish_kernel>(
-      {stream,
-       who,
-       {reads(partials), updates(state, 1), updates(start.progress, 1), updates(start.amax.values, start.amax.count)}},
-      1, kSumThreads, 0, state, partials.as<double>(), size_t(partials.size()), start);
+  launch<finish_kernel>({stream,
+                         who,
+                         {reads(partials), updates(state, 1), updates(start.progress, 1),
+                          updates(start.amax.values, start.amax.count), updates(start.spikes.window, 1)}},
+                        1, kSumThreads, 0, state, partials.as<double>(), size_t(partials.size()), start);
 }

@@ -16,6 +16,7 @@
 
 #include "llmc/device/tensor.h"
 #include "llmc/kernels/adamw.h"
+#include "llmc/kernels/spike_window.h"
 #include "llmc/kernels/step_state.h"
 
 // Returns the number of partial sums that global_norm_squares writes for n numbers.
@@ -32,7 +33,8 @@ void global_norm_sum(Stream& stream, const Tensor& total, const Tensor& partials
 struct UpdateStart {
   UpdateProgress* progress;  // on the device
   AdamWConstants constants;
-  AdamWAmax amax = {};  // cleared if the update is made: adamw raises the values
+  AdamWAmax amax = {};    // cleared if the update is made: adamw raises the values
+  SpikeRule spikes = {};  // which finite steps are held
 };
 
 // Writes state->grad_norm, the root of the sum of partials (count), rounded to fp32 once. Writes state->clip_factor
@@ -40,7 +42,8 @@ struct UpdateStart {
 // norm. A norm that is not finite always makes the factor NaN, so that nothing hides it.
 //
 // Then decides about the update. A step is finite if its norm and its loss_sum are and if no rank reports a tensor
-// (not_finite_ranks). One that is not sets progress->halted. If it is set, the step is held: state->held = 1. Otherwise
-// state->held = 0, ++progress->made, the bias corrections are those of this update, and the values of `amax` are
-// cleared. All ranks decide alike, since they have the same sums.
+// (not_finite_ranks). One that is not sets progress->halted, and so does the last of spikes.most_in_a_row spikes. If it
+// is set, or if the step is a spike, the step is held: state->held says why. Otherwise state->held = 0,
+// ++progress->made, the bias corrections are those of this update, and the values of `amax` are cleared. All ranks
+// decide alike, since they have the same sums.
 void global_norm_finish(Stream& stream, StepState* state, const Tensor& partials, const UpdateStart& start);

@@ -25,8 +25,14 @@ HOST_DEVICE constexpr bool is_finite_word(uint32_t word) { return word == 0 || w
 // What stays on the device from step to step, and decides with a step's results whether its update is made.
 struct UpdateProgress {
   int64_t made;    // updates since the beginning of the training
-  int64_t halted;  // 1: a step was not finite, so no later step makes an update until Optimizer::reset(); else 0
+  int64_t halted;  // 1: no later step makes an update until Optimizer::reset(), since a step was not finite, or was
+                   // one spike too many in a row; else 0
 };
+
+// Why a step is held. StepState::held is a sum of these.
+inline constexpr uint32_t kHalted = 1;     // UpdateProgress::halted: later steps are held, too
+inline constexpr uint32_t kLossSpike = 2;  // its loss is a spike (spike_window.h)
+inline constexpr uint32_t kNormSpike = 4;  // its gradient norm is a spike
 
 struct StepState {
   // Set by the host.
@@ -50,7 +56,7 @@ struct StepState {
   float clip_factor;        // min(1, grad_clip / grad_norm)
   float bias_correction1, bias_correction2;  // 1 - beta1^t, 1 - beta2^t; this update is number t, from 1
   int64_t updates;                           // UpdateProgress::made after this step
-  // 1: the step's update is not made, so weights, moments, amaxes and FP8 history stay as they were. Else 0.
+  // Not 0: the step's update is not made, so weights, moments, amaxes and FP8 history stay as they were.
   uint32_t held;
   uint32_t fp8_not_finite = ~0u;  // smallest nonfinite_code() of a tensor with an infinity or NaN
   Fp8Counts fp8;

@@ -89,7 +89,7 @@ class Fp8Scales {
     std::vector<float> scales, amax, settings;
   };
   size_t state_size() const;
-  const Tensor& state() const { return state_; }
+  const PlannedTensor& state() const { return state_; }
   int64_t recorded() const { return recorded_; }
   History history(const float* copied, int64_t recorded) const;
   History history();  // between steps

@@ -11,12 +11,17 @@
 
 class Snapshot {
  public:
-  // Has room for OptimizerState::saved() and for `others` other numbers.
-  Snapshot(MemoryPlan& plan, const OptimizerState& state, size_t others, Device& device);
+  // A planned tensor on the device that is copied, too.
+  struct Other {
+    const char* name;
+    PlannedTensor tensor;
+  };
+  // Has room for OptimizerState::saved() and for `others`.
+  Snapshot(MemoryPlan& plan, const OptimizerState& state, const std::vector<Other>& others, Device& device);
 
   // Starts the copy after all that compute has enqueued. The former snapshot must no longer be in use: this overwrites
   // it.
-  void take(Stream& compute, const Tensor& others);
+  void take(Stream& compute);
   // Compute waits for the copy, so that work it enqueues from here on may change the original.
   void before_update(Stream& compute);
   bool on_its_way() const { return on_its_way_; }  // and no update has waited for it yet
@@ -24,7 +29,8 @@ class Snapshot {
   void finish(Communicator& communicator);
   // Returns a shard of what was saved as fp32, in place or converted into `buffer`. Valid until the next take().
   const float* read(StateKind kind, int unit, const Shard& shard, std::vector<float>& buffer) const;
-  const float* others() const { return others_->as<float>(); }
+  // Returns the copy of one of `others`.
+  const Tensor& copy_of(const Tensor& other) const;
 
  private:
   const OptimizerState& state_;
@@ -33,5 +39,8 @@ class Snapshot {
   Event computed_, copied_;
   bool on_its_way_ = false;
   PerKind<PlannedTensor> data_;
-  PlannedTensor others_;  // absent if there are none
+  struct Copied {
+    PlannedTensor from, to;
+  };
+  std::vector<Copied> others_;
 };

@@ -11,6 +11,7 @@
 #include "llmc/run/description.h"
 #include "llmc/run/idle_options.h"
 #include "llmc/run/tuner.h"
+#include "llmc/train/run_state.h"
 
 namespace {
 
@@ -92,6 +93,10 @@ void print_step(Setup& setup) {
     console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
                            (long long)settings.warmup_steps, (long long)settings.steps,
                            settings.learning_rate_at(settings.steps - 1)));
+  if (setup.options.skip_spikes > 0) console.item("spikes", describe_spikes(setup.options));
+  if (setup.resumed_from)
+    if (const std::vector<int64_t> skipped = skipped_steps(setup.resumed_from->state()); !skipped.empty())
+      console.item(setup.options.skip_spikes > 0 ? "" : "spikes", "until now " + describe_skipped(skipped));
   console.item("activations",
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }

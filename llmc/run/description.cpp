@@ -1,7 +1,10 @@
 #include "llmc/run/description.h"
 
+#include <algorithm>
+
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/kernels/spike_window.h"
 
 std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
                           const Options& options) {
@@ -116,6 +119,22 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh) {
   return format("%s of %d tokens: %s x %s of %d", counted(settings.G, "sequence").c_str(), settings.T,
                 describe_data_ranks(mesh).c_str(), counted(settings.micro_batches, "micro-batch", "es").c_str(),
                 settings.B);
+}
+
+std::string describe_skipped(const std::vector<int64_t>& steps) {
+  constexpr size_t kNamed = 8;
+  std::string list = steps.size() > kNamed ? "…, " : "";
+  for (size_t i = steps.size() - std::min(kNamed, steps.size()); i < steps.size(); ++i)
+    list += std::to_string(steps[i]) + (i + 1 < steps.size() ? ", " : "");
+  return format("skipped %s: %s", counted(int64_t(steps.size()), "step").c_str(), list.c_str());
+}
+
+std::string describe_spikes(const Options& o) {
+  return format(
+      "a step is skipped if its loss or gradient norm is more than %g standard deviations above those of the last %u "
+      "steps, once there are %u; %s in a row end%s the run",
+      o.skip_spikes, SpikeWindow::kSteps, SpikeWindow::kFewest, counted(o.bad_steps_limit, "skipped step").c_str(),
+      o.bad_steps_limit == 1 ? "s" : "");
 }
 
 std::string describe_checkpoints(const Options& o, const RunSettings& s) {

@@ -39,6 +39,10 @@ std::string describe_bytes(const ModelSource& model);
 std::string describe_model(const ModelSource& model);
 // "16 sequences of 128 tokens: 2 ranks x 1 micro-batch of 8"
 std::string describe_step(const RunSettings& settings, const Mesh& mesh);
+// "skipped 3 steps: 17, 350, 351"; of many the last ones.
+std::string describe_skipped(const std::vector<int64_t>& steps);
+// Says which steps are skipped, and how many of them end the run.
+std::string describe_spikes(const Options& options);
 // Says when checkpoints are saved, and whether training waits for them.
 std::string describe_checkpoints(const Options& options, const RunSettings& settings);
 // How several ranks share the state.

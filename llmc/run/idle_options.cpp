@@ -40,6 +40,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
        format("the warm-up takes all %s: --warmup-steps %lld", counted(s.steps, "step").c_str(),
               (long long)s.warmup_steps)},
       {"muon", o.optimizer == "muon", "--optimizer is adamw"},
+      {"spikes", o.skip_spikes > 0, "--skip-spikes is 0"},
       {"fp8", s.fp8.on(), "--fp8 is off"},
       {"fp8-gather", o.fp8_all_gather, "--fp8-all-gather is off"},
       {"gpu", run.device.gpu, "Nsight Systems is for GPUs"},
@@ -60,9 +61,10 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
 }
 
 std::string unread_options(const Options& given) {
-  // The options on which only data, numbers, files, samples or the ranks' start depend, by group or by name. The test
-  // dry_run tries every option.
+  // The options on which only data, numbers, files, samples or the ranks' start depend, by group, but for some, or by
+  // name. The test dry_run tries every option.
   constexpr const char* kGroups[] = {"Data", "Optimizer"};
+  constexpr const char* kRead[] = {"optimizer", "skip-spikes"};  // they decide what is planned
   constexpr std::string_view kNames =
       " tokenizer init out seed epochs eval-choices eval-format val-every val-tokens sample-every eval-keys "
       "prompt chat system sample-tokens temperature top-p export nvtx cuda-graphs quiet "
@@ -70,9 +72,9 @@ std::string unread_options(const Options& given) {
   std::string list;
   for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
-    if (name != "optimizer" &&
-        (std::count(std::begin(kGroups), std::end(kGroups), group) || kNames.find(" " + name + " ") != kNames.npos))
-      list += (list.empty() ? "--" : ", --") + name;
+    const bool in_group = std::count(std::begin(kGroups), std::end(kGroups), group) &&
+                          !std::count(std::begin(kRead), std::end(kRead), name);
+    if (in_group || kNames.find(" " + name + " ") != kNames.npos) list += (list.empty() ? "--" : ", --") + name;
   }
   return list.empty()
              ? ""

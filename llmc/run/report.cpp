@@ -15,6 +15,7 @@ std::string step_line(const StepReport& r) {
   if (r.mfu > 0) line += format(" | MFU %.1f%% (full %.1f%%)", r.mfu * 100, r.mfu_full * 100);
   if (r.fp8_overflows > 0) line += format(" | %lld FP8 overflows", (long long)r.fp8_overflows);
   if (r.fp8_underflows > 0) line += format(" | %lld FP8 underflows", (long long)r.fp8_underflows);
+  if (!r.skipped.empty()) line += " | skipped: " + r.skipped;
   line += format(" | %s | eta %s", human_bytes(r.memory_bytes).c_str(), human_duration(r.eta_seconds).c_str());
   return line;
 }
@@ -31,5 +32,6 @@ Json step_json(const StepReport& r) {
   if (r.z_loss) json.set("z_loss", r.labels ? json_number(*r.z_loss) : Json());
   if (r.mfu > 0) json.set("mfu", r.mfu);
   if (r.fp8_overflows >= 0) json.set("fp8_overflows", r.fp8_overflows).set("fp8_underflows", r.fp8_underflows);
+  if (!r.skipped.empty()) json.set("skipped", r.skipped);
   return json;
 }

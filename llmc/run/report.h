@@ -26,11 +26,13 @@ struct StepReport {
   // Tensors with numbers beyond their delayed FP8 scale, and tensors whose numbers all became 0 at it; -1: no such
   // scales.
   int64_t fp8_overflows = -1, fp8_underflows = -1;
+  std::string skipped;  // "loss", "norm" or "loss, norm": which of them is a spike, so that no update is made; else ""
 };
 
 // "step 12/20 | loss 3.141 | norm 0.8 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 43.0% (full 47.2%) | 61.3 GiB | eta 3s"
 // On several GPUs the speed is "365k tok/s, 11.4k a GPU".
 std::string step_line(const StepReport& report);
 // Returns step, loss, grad_norm, lr, step_ms, tokens_per_s, tokens (so far) and, if known, z_loss, mfu, fp8_overflows
-// and fp8_underflows. A loss or norm that is not finite becomes a string, since JSON has no number for it.
+// and fp8_underflows; skipped, if the step is. A loss or norm that is not finite becomes a string, since JSON has no
+// number for it.
 Json step_json(const StepReport& report);

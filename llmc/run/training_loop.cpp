@@ -13,6 +13,7 @@
 #include "llmc/run/fp8_report.h"
 #include "llmc/run/not_finite_report.h"
 #include "llmc/run/sampling.h"
+#include "llmc/run/spike_report.h"
 #include "llmc/run/start_record.h"
 #include "llmc/run/tuner.h"
 #include "llmc/train/run_state.h"
@@ -37,6 +38,7 @@ TrainingLoop::TrainingLoop(Setup& setup, Trainer& trainer, const StopRequests& s
   const Json& state = setup.resumed_from->state();
   training_seconds_ = state.get_double("seconds");
   last_step_ = state.at("last_step"), last_score_ = state.at("last_score");
+  skipped_ = skipped_steps(state);
 }
 
 bool TrainingLoop::is_done() {
@@ -212,38 +214,44 @@ void TrainingLoop::wait_for_oldest_step() {
   stop_requested_ = stop_requested_ || result.flags.stop > 0;
   // A request that was made before the last checkpoint began has been answered by it.
   due_ = due_ || (result.flags.due > 0 && result.step >= last_checkpoint_step_);
-  if (!result.held) training_seconds_ += result.seconds;
+  const bool ends = result.halted && !result.finite;
+  if (!ends) training_seconds_ += result.seconds;
   const StepReport report = report_of(result);
   report_checkpoints();
   console_.progress(step_line(report), double(report.step) / double(settings_.steps));
   const Json line = step_json(report);
-  const bool leaves_nothing =
-      result.held && !unfinished_folder_.empty();  // the first step: give_up() removes the folder
+  const bool leaves_nothing = ends && !unfinished_folder_.empty();  // the first step: give_up() removes the folder
   if (folder_ && !leaves_nothing) folder_->log(line);
-  if (result.held) end_not_finite(report);
+  if (ends) end_not_finite(report);
+  if (!report.skipped.empty()) skipped_.push_back(report.step);
   if (folder_) last_step_ = line;
   if (result.step == setup_.first_step()) report_first_step();
   const bool counts_fp8 = settings_.fp8.on() && options_.fp8_stats && result.step % options_.fp8_stats == 0;
   if (folder_ && counts_fp8)
     folder_->log(fp8_json(report.step, trainer_.fp8_statistics(result.step), trainer_.layout().projections));
   ++finished_;
+  if (result.halted) end_bad_steps(result);
 }
 
 void TrainingLoop::wait_for_all_steps() {
   while (finished_ < enqueued_) wait_for_oldest_step();
 }
 
-// Ends the run at a step that is not finite. The steps that are under way are held, too, so the state is the one before
-// that step. Saves it, unless it was saved already, and runs the step again to say where it went wrong.
-void TrainingLoop::end_not_finite(const StepReport& report) {
-  for (int64_t under_way = enqueued_ - finished_ - 1; under_way > 0; --under_way)
-    checkpointer_->take_flags(trainer_.wait_for_step().flags);
+// Saves the state after the steps that are done, unless it was saved already. The steps that are under way are held.
+void TrainingLoop::save_at_halt(int64_t under_way) {
+  for (; under_way > 0; --under_way) checkpointer_->take_flags(trainer_.wait_for_step().flags);
   if (checkpointer_->waits_for_state()) checkpointer_->forget();
   checkpointer_->finish();
   const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
-  // The step may be met again from there, so that an earlier checkpoint is worth more.
+  // What halted the run may be met again from there, so that an earlier checkpoint is worth more.
   if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, checkpoint_state(), false);
   report_checkpoints();
+}
+
+// Ends the run at a step that is not finite. Saves the state before it, and runs the step again to say where it went
+// wrong.
+void TrainingLoop::end_not_finite(const StepReport& report) {
+  save_at_halt(enqueued_ - finished_ - 1);
   console_.line(
       format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
   fill_batch(finished_);
@@ -260,6 +268,36 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
           (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
           (long long)finished_, checkpointer_->what_remains().c_str(),
           checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str());
+}
+
+// Ends the run after --bad-steps-limit spikes in a row. Saves the state after them, and says which sequence of the last
+// one stands out.
+void TrainingLoop::end_bad_steps(const StepResult& result) {
+  save_at_halt(enqueued_ - finished_);
+  int64_t first = finished_;
+  for (size_t i = skipped_.size(); i > 0 && skipped_[i - 1] == first; --i) --first;
+  console_.line(
+      format("running step %lld again, with fewer and fewer of its sequences, to find the one that stands out",
+             (long long)finished_));
+  fill_batch(finished_ - 1);
+  const StepInput input{.step = finished_ - 1,
+                        .learning_rate = 0,
+                        .inputs = inputs_,
+                        .labels = labels_,
+                        .positions = positions_,
+                        .no_graph = true};
+  const std::string found = find_spike(setup_, trainer_, input, result.loss_spike);
+  fail_as(
+      ExitCode::bad_steps,
+      "skipped steps in a row: %lld, up to step %lld (--bad-steps-limit %lld). Their losses or gradient norms are more "
+      "than %g standard deviations above those of the steps before; the weights are those after step %lld\n  %s%s\n"
+      "  %s",
+      (long long)(finished_ - first), (long long)finished_, (long long)options_.bad_steps_limit, options_.skip_spikes,
+      (long long)first, checkpointer_->what_remains().c_str(),
+      checkpointer_->newest().empty()            ? ""
+      : checkpointer_->saved_step() == finished_ ? ": from there the run goes on with the next step"
+                                                 : ": from there the run meets these steps again",
+      found.c_str());
 }
 
 StepReport TrainingLoop::report_of(const StepResult& result) const {
@@ -279,6 +317,8 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   }
   r.memory_bytes = trainer_.plan().device_bytes();
   if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
+  for (const auto& [is_spike, what] : {std::pair(result.loss_spike, "loss"), std::pair(result.norm_spike, "norm")})
+    if (is_spike) r.skipped += (r.skipped.empty() ? "" : ", ") + std::string(what);
   r.eta_seconds = training_seconds_ / double(r.step) * double(r.steps - r.step);
   return r;
 }
@@ -355,6 +395,7 @@ Json TrainingLoop::checkpoint_state() const {
       .set("tokenizer", setup_.tokenizer)
       .set("windows", kWindows)
       .set("optimizer_steps", trainer_.updates())
+      .set("skipped_steps", Json::Array(skipped_.begin(), skipped_.end()))
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
       .set("last_step", last_step_)
@@ -375,6 +416,7 @@ std::string TrainingLoop::speed_of(int64_t steps) const {
 void TrainingLoop::report_end(int64_t steps, bool exported) {
   if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
   if (steps > 0) console_.line(speed_of(steps));
+  if (!skipped_.empty()) console_.line(describe_skipped(skipped_));
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && exported && setup_.data.chat)
     console_.line(format("talk to it: ./train_llama --model %s --sample-only --quiet --chat --prompt 'Who are you?'",

@@ -61,7 +61,9 @@ class TrainingLoop {
   void fill_batch(int64_t step);
   void wait_for_oldest_step();
   void wait_for_all_steps();
+  void save_at_halt(int64_t under_way);
   [[noreturn]] void end_not_finite(const StepReport& report);
+  [[noreturn]] void end_bad_steps(const StepResult& result);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
   std::string speed_of(int64_t steps) const;
@@ -94,5 +96,6 @@ class TrainingLoop {
   int64_t enqueued_, finished_;                       // numbers of steps: enqueued, and reported
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents
   double training_seconds_ = 0;                       // of all steps, also those before a resume
+  std::vector<int64_t> skipped_;                      // the spikes among all steps, by their numbers from 1
   Json last_step_, last_score_;
 };

@@ -128,10 +128,10 @@ void Optimizer::update_run(const Run& run, const Tensor& gradients, const Tensor
   });
 }
 
-void Optimizer::decide_update(const ParameterStore& parameters, StepState* state) {
+void Optimizer::decide_update(const ParameterStore& parameters, StepState* state, const SpikeRule& spikes) {
   square_sum(state);
   global_norm_finish(compute_, state, Tensor(&state->square_sum, {1}),
-                     {progress_, constants_, words_of(parameters.weight_amax())});
+                     {progress_, constants_, words_of(parameters.weight_amax()), spikes});
 }
 
 void Optimizer::update(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {

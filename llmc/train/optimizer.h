@@ -26,8 +26,8 @@ class Optimizer {
   // decide_update(), when they are summed over the ranks.
   void square_gradients(Stream& stream, int unit, const Tensor& own);
   // Writes norm, clip factor and whether the step is held to `state`. Its loss and its gradients must already be summed
-  // over the ranks.
-  void decide_update(const ParameterStore& parameters, StepState* state);
+  // over the ranks. `spikes` says which finite steps are held.
+  void decide_update(const ParameterStore& parameters, StepState* state, const SpikeRule& spikes);
   // Updates the weights that have a second moment, unless the step is held. Must be called after decide_update() and
   // Sweep::begin(), as the last update of the step.
   void update(const GradientStore& gradients, ParameterStore& parameters, StepState* state);

@@ -39,7 +39,20 @@ Json known_state(Json state) {
   const int64_t step = state.get_int("step"), updates = state.get_int("optimizer_steps");
   REQUIRE(updates >= 0 && updates <= step, "%s: %lld updates (optimizer_steps) in %lld steps", state.where().c_str(),
           (long long)updates, (long long)step);
+  if (!state.contains("skipped_steps")) state.set("skipped_steps", Json::array());
+  int64_t before = 0;
+  for (const int64_t skipped : skipped_steps(state)) {
+    REQUIRE(skipped > before && skipped <= step, "%s: step %lld was skipped (skipped_steps) after step %lld, of %lld",
+            state.where().c_str(), (long long)skipped, (long long)before, (long long)step);
+    before = skipped;
+  }
   for (const char* key : {"last_step", "last_score"})
     if (const Json& line = state.at(key); !line.is_null()) line.items();  // throws if it is no object
   return state;
+}
+
+std::vector<int64_t> skipped_steps(const Json& state) {
+  std::vector<int64_t> steps;
+  for (const Json& step : state.at("skipped_steps").elements()) steps.push_back(step.as_int());
+  return steps;
 }

@@ -3,6 +3,7 @@
 //   version                    of this list of keys; a program refuses a later version than its own
 //   step, ranks                steps that are done; ranks that wrote the checkpoint
 //   optimizer_steps            how many of the steps made an update
+//   skipped_steps              the numbers, from 1, of the steps that made none because they are spikes
 //   sequences, data_tokens     sequences that were trained on; tokens of the training data
 //   seconds                    that all steps took
 //   model                      the model as a config.json of Hugging Face, model_name and weights_loaded: whether the
@@ -38,6 +39,9 @@ Json run_state(int64_t step, int ranks, const Options& options, const RunSetting
 // Returns the state that was read from a state.json, if this program can go on from it. Throws LaterVersion on a later
 // version; throws on an earlier one, and on values that no training writes.
 Json known_state(Json state);
+
+// Returns the skipped_steps of a state.
+std::vector<int64_t> skipped_steps(const Json& state);
 
 struct LaterVersion : Error {
   using Error::Error;

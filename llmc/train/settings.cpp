@@ -308,6 +308,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.muon_weight_decay = float(muon_decay(o));
   t.muon_rate_factor = float(muon_rate(s, o) / s.lr);
   t.muon_scale = o.muon_scale == "original" ? MuonScale::original : MuonScale::match_rms;
+  t.skip_spikes = o.skip_spikes, t.bad_steps_limit = o.bad_steps_limit;
   t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;

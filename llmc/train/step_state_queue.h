@@ -23,6 +23,7 @@ class StepStateQueue {
     double seconds;  // from the previous step's return if that was under way, else from send(), to this one's return
   };
   Returned wait_for_oldest(Communicator& communicator);
+  int under_way() const { return under_way_; }  // steps whose state was not waited for
 
  private:
   static constexpr int kUnderWay = 2, kSlots = kUnderWay + 1;  // one more keeps the end time of the step before

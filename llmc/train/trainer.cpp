@@ -87,13 +87,21 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   if (tensor_) full_tensors_.emplace(whole_config_, shard_group_.degree(), *groups_.tp_compute, compute_);
   if (!settings.training) return;
   reset_graph();
-  if (settings.snapshot) snapshot_.emplace(plan_, optimizer_state_, scales_ ? scales_->state_size() : 0, device);
+  if (settings.skip_spikes > 0) spikes_.emplace(plan_, settings.skip_spikes, settings.bad_steps_limit, compute_);
+  if (settings.snapshot) snapshot_.emplace(plan_, optimizer_state_, others_of_snapshot(), device);
   gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_stream_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);
   optimizer_.emplace(plan_, layout_, placement_, optimizer_state_, settings, settings_.fp8, compute_, reduce_stream_);
   if (settings.muon)
     muon_.emplace(plan_, share_matrices(whole_config_, layout_, placement_, split_), optimizer_state_, settings,
                   settings_.fp8, settings.dtype, groups_.matrix_owners(), compute_, reduce_stream_);
+}
+
+std::vector<Snapshot::Other> Trainer::others_of_snapshot() const {
+  std::vector<Snapshot::Other> others;
+  if (scales_ && settings_.fp8.delayed()) others.push_back({"FP8 scales", scales_->state()});
+  if (spikes_) others.push_back({"losses and norms of the last steps", spikes_->state()});
+  return others;
 }
 
 RankPart Trainer::rank_part() const {
@@ -188,7 +196,7 @@ void Trainer::enqueue_work(StepForm form, bool capturing) {
   if (scales_) scales_->start_all_reduce();
   gradients_->wait_for_sums();
   if (snapshot_) snapshot_->before_update(compute_);
-  optimizer_->decide_update(parameters_, step_states_.on_device());
+  optimizer_->decide_update(parameters_, step_states_.on_device(), spikes_ ? spikes_->rule() : SpikeRule{});
   if (scales_) scales_->update_scales();
   if (scales_ && !capturing) scales_->count_step();  // launch_work() counts each launch
   optimizer_state_.sweep().begin();
@@ -220,6 +228,7 @@ void Trainer::sum_over_ranks_on_device(const Tensor& numbers) {
 StepResult Trainer::wait_for_step() {
   const auto [s, seconds] = step_states_.wait_for_oldest(communicator_);
   if (scales_) scales_->read_result(s);
+  if (snapshot_waits_ > 0) --snapshot_waits_, snapshot_recorded_ -= s.held != 0;
   updates_ = s.updates;
   StepResult result{};
   result.step = s.step;
@@ -229,7 +238,8 @@ StepResult Trainer::wait_for_step() {
   result.flags = flags_of(s);
   result.fp8 = s.fp8, result.fp8_not_finite = s.fp8_not_finite;
   result.finite = std::isfinite(s.loss_sum) && std::isfinite(s.grad_norm) && s.not_finite_ranks == 0;
-  result.held = s.held != 0;
+  result.held = s.held != 0, result.halted = s.held & kHalted;
+  result.loss_spike = s.held & kLossSpike, result.norm_spike = s.held & kNormSpike;
   result.seconds = seconds;
   return result;
 }

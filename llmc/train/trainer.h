@@ -28,6 +28,7 @@
 #include "llmc/train/not_finite.h"
 #include "llmc/train/optimizer.h"
 #include "llmc/train/process_groups.h"
+#include "llmc/train/spikes.h"
 #include "llmc/train/step_state_queue.h"
 #include "llmc/train/trainer_settings.h"
 
@@ -58,11 +59,13 @@ struct StepResult {
   double z_loss;  // likewise; 0 without z-loss
   float grad_norm;
   int64_t label_count;
-  StepFlags flags;          // summed over all ranks
-  Fp8Counts fp8;            // with delayed scales only
-  uint32_t fp8_not_finite;  // see step_state.h
-  bool finite;              // the loss and the norm are, and FP8 could hold all tensors
-  bool held;                // it or a step before it is not finite: weights and state are as they were before that step
+  StepFlags flags;              // summed over all ranks
+  Fp8Counts fp8;                // with delayed scales only
+  uint32_t fp8_not_finite;      // see step_state.h
+  bool finite;                  // the loss and the norm are, and FP8 could hold all tensors
+  bool held;                    // its update was not made: weights and state are as they were before it
+  bool halted;                  // nor are those of later steps: it is not finite, or one spike too many in a row
+  bool loss_spike, norm_spike;  // its loss, its norm is a spike (spike_window.h)
   double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
 };
 
@@ -105,8 +108,8 @@ class Trainer {
   void read_state(StateKind kind, int unit, const Shard& shard, float* to) {
     optimizer_state_.read(kind, unit, shard, to);
   }
-  // Returns training state other than weights and moments (FP8 scales and their history), either current or from the
-  // last snapshot.
+  // Returns training state other than weights and moments (FP8 scales and their history, the window of spikes), either
+  // current or from the last snapshot, whose steps the host must have waited for.
   std::vector<NamedNumbers> other_state(bool of_snapshot);
   // Copies what this rank saves to the host, as it is after the last step that was enqueued. Further steps may run
   // meanwhile. Throws unless settings.snapshot was set.
@@ -123,9 +126,11 @@ class Trainer {
   // Returns the kernels, copies and so on in the graph; 0 if nothing was captured.
   size_t graph_pieces() const { return graph_ ? graph_->pieces() : 0; }
   // A step whose loss or gradient norm is not finite, or that met a number that FP8 cannot hold, makes no update, nor
-  // does any step after it. The host learns it here, while the next step may be under way.
+  // does any step after it. A spike makes none, but the steps after it do, unless it is one too many in a row. The host
+  // learns it here, while the next step may be under way.
   StepResult wait_for_step();
-  // Runs a held step again, the first one, with a look at each tensor. No other step may be under way. All ranks call.
+  // Runs the step that halted the training again, with a look at each tensor. No other step may be under way. All ranks
+  // call.
   struct Search {
     std::optional<NotFinite> found;  // on this rank
     StepResult result;               // of the step run again
@@ -178,6 +183,7 @@ class Trainer {
     bool packed;
     bool operator==(const StepForm&) const = default;
   };
+  std::vector<Snapshot::Other> others_of_snapshot() const;
   RankPart rank_part() const;
 
   void send_state(const StepInput& input);
@@ -224,8 +230,10 @@ class Trainer {
   std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
   std::optional<Optimizer> optimizer_;
   std::optional<Muon> muon_;
+  std::optional<Spikes> spikes_;      // with skip_spikes
   std::optional<Snapshot> snapshot_;  // if snapshots were planned
-  int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot
+  int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot, without steps that are known to be held
+  int64_t snapshot_waits_ = 0;        // steps that were under way at the snapshot, and still are
   Transformer transformer_;
   std::vector<int32_t> sequence_;  // of next_logits
   BatchUploader batches_;

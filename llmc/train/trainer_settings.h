@@ -20,6 +20,8 @@ struct OptimizerSettings {
 struct TrainerSettings : PassSettings, OptimizerSettings {
   bool tf32 = false;
   float grad_clip = 1.0f;            // 0: no clipping
+  double skip_spikes = 0;            // deviations beyond which a step is a spike (spike_window.h); 0: none is
+  int64_t bad_steps_limit = 10;      // so many spikes in a row halt the training
   int zero_stage = 0;                // what the ranks shard: see placement.h
   DType reduce_dtype = DType::fp32;  // of gradients that are sent between the ranks that shard
   bool snapshot = false;             // plans host memory for take_snapshot()

@@ -73,6 +73,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
                                      checkpoint.other("fp8_settings")};
     if (!history.scales.empty()) scales_->restore(history);  // else the checkpoint had another recipe
   }
+  if (spikes_) spikes_->restore(checkpoint);
   begin_training();
 }
 
@@ -95,23 +96,32 @@ void Trainer::reset_state(int64_t updates) {
   if (optimizer_) optimizer_->reset(updates);
   updates_ = updates;
   if (scales_) scales_->reset();
+  if (spikes_) spikes_->reset();
 }
 
 // ---------------------------------------------------------------------------------------------- out
 
 std::vector<NamedNumbers> Trainer::other_state(bool of_snapshot) {
-  if (!scales_ || !settings_.fp8.delayed()) return {};
-  const Fp8Scales::History history =
-      of_snapshot ? scales_->history(snapshot_->others(), snapshot_recorded_) : scales_->history();
-  std::vector<NamedNumbers> state = {{"fp8_scales", history.scales}, {"fp8_settings", history.settings}};
-  if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
+  std::vector<NamedNumbers> state;
+  if (scales_ && settings_.fp8.delayed()) {
+    const Fp8Scales::History history =
+        of_snapshot ? scales_->history(snapshot_->copy_of(scales_->state()).as<float>(), snapshot_recorded_)
+                    : scales_->history();
+    state = {{"fp8_scales", history.scales}, {"fp8_settings", history.settings}};
+    if (!history.amax.empty()) state.push_back({"fp8_amax_history", history.amax});
+  }
+  if (spikes_)
+    for (NamedNumbers& numbers :
+         of_snapshot ? Spikes::numbers(snapshot_->copy_of(spikes_->state())) : spikes_->numbers())
+      state.push_back(std::move(numbers));
   return state;
 }
 
 void Trainer::take_snapshot() {
   REQUIRE(snapshot_, "a snapshot was asked for, and none was planned");
   snapshot_recorded_ = scales_ ? scales_->recorded() : 0;
-  snapshot_->take(compute_, scales_ ? scales_->state() : Tensor());
+  snapshot_waits_ = step_states_.under_way();
+  snapshot_->take(compute_);
 }
 
 const Snapshot& Trainer::wait_for_snapshot() {

@@ -2,8 +2,9 @@
 
 train.jsonl has one object a line, each with a "step". "time" and "tokens" say when the line was written and how many tokens
 were trained on by then; older programs left them out. Every other field that is a number is a scalar, whatever its
-name; "nan", "inf" and "-inf" are numbers; "sample" is text. A run that is under way holds a lock on the file, of which a reader
-asks and which it never takes: a run that starts in that moment would take the reader for another run.
+name; "nan", "inf" and "-inf" are numbers; "sample" is text; "skipped" says which scalars made a step a spike, so that it made
+no update. A run that is under way holds a lock on the file, of which a reader asks and which it never takes: a run that
+starts in that moment would take the reader for another run.
 """
 
 import fcntl
@@ -39,6 +40,7 @@ class Line:
     tokens: float  # trained on so far
     seconds: float  # of training so far, without validation and samples
     time: float | None = None  # when it was written, in seconds since 1970; None in an older program's log
+    skipped: bool = False  # a step whose update was not made, since it was a spike
 
 
 class Run:
@@ -153,7 +155,7 @@ class Run:
         self._tokens = self._tokens if tokens is None else tokens
         sample = fields.get("sample")
         return Line(self._number, text, step, scalars, sample if isinstance(sample, str) else None, self._tokens,
-                    self._seconds, time)
+                    self._seconds, time, "skipped" in fields)
 
     def _advance(self, step, scalars):
         """Moves the clocks over the steps since the last line that told their speed."""

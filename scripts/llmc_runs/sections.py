@@ -7,6 +7,7 @@ import numpy as np
 
 from llmc_runs.charts import COLORS
 from llmc_runs.human import human_bytes, human_count, human_duration
+from llmc_runs.spikes import farthest
 
 BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
 
@@ -71,6 +72,14 @@ def figures(page):
         cells["MFU"] = f"{np.median(values) * 100:.1f}%<small>median</small>"
     if total := dict(plan_rows(page.memory_plan)).get("device, total"):
         cells["device memory"] = human_bytes(total)
+    if peaks := [(what, found) for what, name in (("loss", "loss"), ("norm", "grad_norm"))
+                 if (found := farthest(page.lines, name))]:
+        steps = ", ".join(str(step) for _, (step, _) in peaks)
+        cells["highest above the last 128 steps"] = ", ".join(
+            f"{what} {above:.1f} σ" for what, (_, above) in peaks) + f"<small>step {steps}</small>"
+    if skipped := [line.step for line in page.lines if line.skipped]:
+        last = ("…, " if len(skipped) > 8 else "") + ", ".join(map(str, skipped[-8:]))
+        cells["skipped"] = f"{len(skipped)}<small>step {last}</small>"
     if wrong := [line.step for line in page.lines if not all(map(np.isfinite, line.scalars.values()))]:
         cells["not finite"] = f'<span class="bad">step {wrong[0]}</span><small>{len(wrong)} lines</small>'
     return cells

@@ -23,13 +23,15 @@ def write_run(folder, lines, config=None, memory=None):
 
 
 def long_run(folder, steps=20000, spike=12345):
-    """Many steps, with one high loss, one that is no number, a field that nobody knows, and a hostile sample."""
+    """Many steps, with one high loss that is skipped, one that is no number, a field that nobody knows, and a hostile sample."""
     lines = [{"step": 0, "val_loss": 6.0, "choices_acc": 0.25}, {"step": 0, "sample": HOSTILE}]
     for step in range(1, steps + 1):
         loss = 2 + 4 * math.exp(-step / 3000) + 0.1 * math.sin(step * 12.9898)
         loss = 50.0 if step == spike else "nan" if step == spike + 1 else loss
         lines.append({"step": step, "loss": loss, "grad_norm": 1 + math.cos(step), "lr": 1e-3 * (1 - step / steps / 2),
                       "step_ms": 500.0, "tokens_per_s": 2e6, "mfu": 0.41, "unheard_of": step})
+        if step == spike:
+            lines[-1]["skipped"] = "loss"
         if step % 2000 == 0:
             lines.append({"step": step, "val_loss": 2.1 + 4 * math.exp(-step / 3000), "choices_acc": step / steps})
     lines.append({"step": steps, "sample": "line one\n<b>line two</b>"})
