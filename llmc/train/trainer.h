@@ -48,7 +48,15 @@ struct StepInput {
   StepFlags flags = {};             // this rank's
   // (k, B, T) for packed documents (see BatchUploader); empty: 0 .. T-1 in each row.
   std::span<const int32_t> positions = {};
-  bool no_graph = false;  // not launched as a graph; set on all ranks when one of them records the step
+  bool no_graph = false;                  // not launched as a graph; set on all ranks when one of them records the step
+  std::span<const int32_t> sources = {};  // (k, B) the source of each sequence; empty: all are from the first
+};
+
+// A sum of losses over the labels that are not ignored. mean() is the loss; it is NaN if there are none.
+struct LossSum {
+  double nats = 0;
+  int64_t labels = 0;
+  double mean() const { return nats / double(labels); }
 };
 
 struct StepResult {
@@ -62,13 +70,7 @@ struct StepResult {
   bool finite;              // the loss and the norm are, and FP8 could hold all tensors
   bool held;                // it or a step before it is not finite: weights and state are as they were before that step
   double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
-};
-
-// A sum of losses over the labels that are not ignored. mean() is the loss; it is NaN if there are none.
-struct LossSum {
-  double nats = 0;
-  int64_t labels = 0;
-  double mean() const { return nats / double(labels); }
+  std::vector<LossSum> sources;  // of the labels of each source; empty if there is one source
 };
 
 class Trainer {
@@ -179,6 +181,7 @@ class Trainer {
   RankPart rank_part() const;
 
   void send_state(const StepInput& input);
+  void sum_by_source(const MicroBatch& batch, bool first);
   void enqueue_work(StepForm form, bool capturing);
   bool can_launch(int64_t step) const;
   static void set_flags(StepState& state, const StepFlags& flags);
