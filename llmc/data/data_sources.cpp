@@ -118,18 +118,16 @@ int64_t whole_share(const NamedSource& source) {
 std::vector<NamedSource> training_sources(const std::string& train_data) {
   std::vector<NamedSource> sources = sources_in(train_data, "train-data", "NAME=FILES@SHARE");
   if (sources[0].name.empty()) return sources;
-  int64_t divisor = 0;
+  std::vector<int64_t> weights;
   for (NamedSource& source : sources) {
     REQUIRE(!source.share.empty(),
             "--train-data: the source %s has no share\n  say which share of the tokens of the training is from it, as "
             "%s=%s@0.25",
             source.name.c_str(), source.name.c_str(), source.pattern.c_str());
-    source.weight = whole_share(source);
-    divisor = std::gcd(divisor, source.weight);
+    weights.push_back(whole_share(source));
   }
-  std::vector<int64_t> weights;
-  for (NamedSource& source : sources) weights.push_back(source.weight /= divisor);
-  (void)Mixture(weights);  // throws on a period that is too long
+  weights = Mixture::reduced(weights);
+  for (size_t i = 0; i < sources.size(); ++i) sources[i].weight = weights[i];
   return sources;
 }
 

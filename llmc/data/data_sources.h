@@ -40,9 +40,9 @@ std::string text_of(const std::vector<NamedSource>& sources);
 
 // A source that is open.
 struct DataSource {
-  std::string name, pattern;  // as in NamedSource
+  std::string name = "", pattern = "";  // as in NamedSource
   int64_t weight = 1;
-  TokenDataset tokens;
+  TokenDataset tokens = {};
   bool tokenized = false;                      // it was text, which a tokenizer cut
   std::optional<DocumentRule> documents = {};  // if its rows are packed with several documents
 };

@@ -23,9 +23,12 @@ class Mixture {
   // The most samples after which shares may repeat; a table of so many takes 8 MB.
   static constexpr int64_t kLongestPeriod = 1'000'000;
 
-  // Divides the weights by their greatest common divisor. Throws unless each is at least 1, and their sum is then at
-  // most kLongestPeriod.
-  explicit Mixture(std::vector<int64_t> weights);
+  // Returns the weights divided by their greatest common divisor. Throws unless each is at least 1, and their sum is
+  // then at most kLongestPeriod.
+  static std::vector<int64_t> reduced(std::vector<int64_t> weights);
+
+  // Reduces the weights likewise.
+  explicit Mixture(const std::vector<int64_t>& weights);
 
   int sources() const { return int(weights_.size()); }
   int64_t period() const { return int64_t(table_.size()); }

@@ -149,7 +149,7 @@ Sampler::Sampler(const DataSources& sources, int T, uint64_t seed) : mixture_(we
 }
 
 Sampler::Sampler(TokenDataset data, int T, uint64_t seed)
-    : Sampler(DataSources{{.name = "", .pattern = "", .tokens = std::move(data)}}, T, seed) {}
+    : Sampler(DataSources{{.tokens = std::move(data)}}, T, seed) {}
 
 bool Sampler::packs() const {
   return std::ranges::any_of(sources_, [](const Source& source) { return source.documents.has_value(); });

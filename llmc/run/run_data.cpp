@@ -79,19 +79,34 @@ std::optional<DocumentRule> documents_of(const Checkpoint& checkpoint, const cha
   return identity ? rule_of(identity->at("documents")) : std::nullopt;
 }
 
-// Returns a sentence for each source that has only one document, so that packing changes nothing.
+// Returns a sentence for each source that has only one document as far as is known, so that packing changes nothing.
 std::vector<std::string> sources_of_one_document(const DataSources& sources) {
   std::vector<std::string> sentences;
-  for (const DataSource& source : sources)
-    if (const std::string missing = missing_documents(*source.documents, source.tokens); !missing.empty())
-      sentences.push_back(error_prefix(source) + missing);
+  for (const DataSource& source : sources) {
+    const std::string missing = source.documents ? missing_documents(*source.documents, source.tokens)
+                                                 : "no token is known to begin a document of " + source.pattern;
+    if (!missing.empty()) sentences.push_back(error_prefix(source) + missing);
+  }
   return sentences;
 }
 
-// Warns if nothing teaches the model to end a document, as far as the (first) training data tells.
-void warn_of_documents_without_end(RunData& data, const Options& options, const ModelSource& model,
-                                   const TextCodec& codec) {
-  const DataSource& train = data.train[0];
+// Finds the rule that says where the documents of a source begin. Throws if there is none, unless it is one of a
+// mixture.
+void find_documents(DataSource& source, const char* part, const Options& options, const ModelSource& model,
+                    const TextCodec& codec, const Checkpoint* start) {
+  if (options.document_token < 0 && source.tokenized && codec.document_token()) {
+    source.documents = DocumentRule{*codec.document_token(), true};
+    return;
+  }
+  const std::string name = source.pattern.empty() ? "the bundled text" : source.pattern;
+  const auto before = start ? documents_of(*start, part, source.name) : std::nullopt;
+  source.documents = source.name.empty() ? document_rule(name, options.document_token, model.config, before)
+                                         : find_document_rule(name, options.document_token, model.config, before);
+}
+
+// Warns if nothing teaches the model to end a document, as far as this training data tells.
+void warn_of_documents_without_end(const DataSource& train, RunData& data, const Options& options,
+                                   const ModelSource& model, const TextCodec& codec) {
   const bool listed = train.tokenized || delimiter_of(train.pattern, model.config.V).known();
   const bool parses = train.tokenized && options.special_tokens == "parse";
   const std::optional<int32_t> end = parses ? codec.tokenizer().id_of(codec.begin_and_end().second) : std::nullopt;
@@ -106,19 +121,11 @@ void warn_of_documents_without_end(RunData& data, const Options& options, const 
 // source has, or the held-out data of a training, that is a remark.
 void pack_documents(RunData& data, const Options& options, const ModelSource& model, const TextCodec& codec,
                     const Checkpoint* start, const std::string& letters) {
-  const auto find_rule = [&](DataSource& source, const char* part) {
-    if (options.document_token < 0 && source.tokenized && codec.document_token())
-      source.documents = DocumentRule{*codec.document_token(), true};
-    else
-      source.documents =
-          document_rule(source.pattern.empty() ? "the bundled text" : source.pattern, options.document_token,
-                        model.config, start ? documents_of(*start, part, source.name) : std::nullopt);
-  };
-  for (DataSource& source : data.train) find_rule(source, "train");
+  for (DataSource& source : data.train) find_documents(source, "train", options, model, codec, start);
   for (DataSource& source : data.held_out) {
     const auto of_training = std::ranges::find(data.train, source.name, &DataSource::name);
     if (options.val_data.empty()) source.documents = of_training->documents;  // it is the end of that text
-    else find_rule(source, "held_out");
+    else find_documents(source, "held_out", options, model, codec, start);
   }
   constexpr const char* fault =
       "--packed-documents: %s: it would change nothing\n  %sname the token that begins each document with "
@@ -133,9 +140,11 @@ void pack_documents(RunData& data, const Options& options, const ModelSource& mo
   if (train.size() == data.train.size()) fail(fault, train[0].c_str(), letters.c_str());
   for (const std::string& missing : train)
     data.remarks.push_back("--packed-documents changes nothing of the " + missing);
-  const DocumentRule& first = *data.train[0].documents;
-  if (!codec.reads_bytes()) (first.begins ? data.delimiter.before : data.delimiter.after) = int(first.token);
-  warn_of_documents_without_end(data, options, model, codec);
+  const auto has_rule = [](const DataSource& source) { return source.documents.has_value(); };
+  const DataSource& first = *std::ranges::find_if(data.train, has_rule);
+  if (!codec.reads_bytes())
+    (first.documents->begins ? data.delimiter.before : data.delimiter.after) = int(first.documents->token);
+  warn_of_documents_without_end(first, data, options, model, codec);
 }
 
 // Adds a sentence about the shards without a header.
@@ -183,9 +192,9 @@ std::string open_datasets(RunData& data, const Options& options, const TextCodec
       std::ranges::move(compare_with_manifests(source.tokens), std::back_inserter(data.remarks));  // before it is split
   for (DataSource& source : data.train) {
     if (!holds_out || !(source.tokenized || source.tokens.is_text())) continue;
-    TrainingData both = hold_out_last_tenth(source.tokens, source.pattern);
-    source.tokens = std::move(both.train);
-    data.held_out.push_back({source.name, source.pattern, 1, std::move(*both.held_out), source.tokenized});
+    auto [most, last_tenth] = hold_out_last_tenth(source.tokens, source.pattern);
+    source.tokens = std::move(most);
+    data.held_out.push_back({source.name, source.pattern, 1, std::move(last_tenth), source.tokenized});
   }
   return letters;
 }
