@@ -267,7 +267,8 @@ void check_sum_by_source(Checker& checker) {
       const Array<float> losses(stream, values);
       const Array<int> all_labels(stream, labels), all_sources(stream, sources);
       sum_losses_by_source(stream, sums.tensor({S, 2}), row_of(losses), row_of(all_labels), row_of(all_sources));
-      checker.close(format("sum_losses_by_source S=%d N=%d", S, N), sums.download(), want, {2 * S}, 1e-16 * (N + 1002), 0);
+      checker.close(format("sum_losses_by_source S=%d N=%d", S, N), sums.download(), want, {2 * S}, 1e-16 * (N + 1002),
+                    0);
     }
   Array<double> sums(stream, 4);
   Array<float> losses(stream, 3);

@@ -26,7 +26,7 @@ std::vector<Deviation> deviations(const Mixture& mixture, int64_t samples) {
   std::vector<Deviation> all(counts.size());
   bool in_order = true;
   for (int64_t g = 0; g < samples; ++g) {
-    const auto [source, index] = mixture.sample(g);
+    const auto [source, index] = mixture.sequence(g);
     in_order = in_order && index == counts[size_t(source)]++;
     for (size_t i = 0; i < counts.size(); ++i) {
       const double off = double(counts[i]) - double(g + 1) * mixture.share(int(i));
@@ -34,7 +34,7 @@ std::vector<Deviation> deviations(const Mixture& mixture, int64_t samples) {
     }
   }
   CHECK(in_order);  // the index is the number of the source's samples before
-  for (size_t i = 0; i < counts.size(); ++i) CHECK(mixture.samples(int(i), samples) == counts[i]);
+  for (size_t i = 0; i < counts.size(); ++i) CHECK(mixture.sequences(int(i), samples) == counts[i]);
   return all;
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("the order of a mixture is fixed: a saved run resumes in the same orde
   const auto order = [](const std::vector<int64_t>& weights, int64_t first, int64_t count) {
     const Mixture mixture(weights);
     std::string text;
-    for (int64_t g = first; g < first + count; ++g) text += char('a' + mixture.sample(g).source);
+    for (int64_t g = first; g < first + count; ++g) text += char('a' + mixture.sequence(g).source);
     return text;
   };
   // Worked out by a separate program, in fractions.
@@ -94,7 +94,7 @@ TEST_CASE("the order of a mixture is fixed: a saved run resumes in the same orde
   CHECK(order({1, 1}, 0, 6) == "ababab");
   CHECK(order({700, 300}, 3, 10) == order({7, 3}, 3, 10));
   CHECK(order({5}, 0, 3) == "aaa");
-  const Mixture::Sample late = Mixture({14, 5, 1}).sample(20'000'000'000 + 14);
+  const Mixture::Sequence late = Mixture({14, 5, 1}).sequence(20'000'000'000 + 14);
   CHECK(late.source == 2);
   CHECK(late.index == 1'000'000'000);
 }
@@ -102,10 +102,10 @@ TEST_CASE("the order of a mixture is fixed: a saved run resumes in the same orde
 TEST_CASE("impossible mixtures are refused") {
   says(error_of([] { Mixture({}); }), "a mixture of 0 sources");
   says(error_of([] { Mixture({1, 0}); }), "a weight of at least 1");
-  says(error_of([] { Mixture({999'999, 2}); }), "would repeat after 1000001 samples", "give the shares fewer digits");
+  says(error_of([] { Mixture({999'999, 2}); }), "would repeat after 1000001 sequences", "give the shares fewer digits");
   CHECK(error_of([] { Mixture({999'999, 1}); }) == "");
   CHECK(error_of([] { Mixture({2'000'000, 1'000'000}); }) == "");
-  says(error_of([] { Mixture({1, 2}).sample(-1); }), "sample -1");
+  says(error_of([] { Mixture({1, 2}).sequence(-1); }), "sample -1");
 }
 
 TEST_CASE("the options name sources and shares") {
@@ -164,7 +164,7 @@ TEST_CASE("a list that is no mixture is refused with what to do") {
   says(refused("web=x@0.7,code=@0.3"), "'code=@0.3' is no source");
   says(refused("web=x@0.7,"), "'' is no source");
   says(refused("web=x@0.7,code=y@0.1234567891"), "at most 9 digits");
-  says(refused("web=x@0.7000001,code=y@0.3"), "would repeat after 10000001 samples");
+  says(refused("web=x@0.7000001,code=y@0.3"), "would repeat after 10000001 sequences");
   says(error_of([] { held_out_sources("web=x@0.7"); }), "the source web has the share 0.7", "remove @0.7");
 }
 

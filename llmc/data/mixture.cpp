@@ -12,7 +12,7 @@ std::vector<int64_t> Mixture::reduced(std::vector<int64_t> weights) {
   double sum = 0;  // it may be beyond 64 bits
   for (int64_t& weight : weights) sum += double(weight /= divisor);
   REQUIRE(sum <= double(kLongestPeriod),
-          "the order of a mixture with these shares would repeat after %.15g samples\n  expected at most %lld: give "
+          "the order of a mixture with these shares would repeat after %.15g sequences\n  expected at most %lld: give "
           "the shares fewer digits",
           sum, (long long)kLongestPeriod);
   return weights;
@@ -25,7 +25,7 @@ Mixture::Mixture(const std::vector<int64_t>& weights) : weights_(reduced(weights
   std::vector<int32_t> counts(weights_.size());
   for (int64_t n = 1; n <= D; ++n) {
     size_t next = weights_.size();
-    int64_t left = 0;  // m D times the samples until `next` lags by more than 1 - 1/m, times its share
+    int64_t left = 0;  // m D times the sequences until `next` lags by more than 1 - 1/m, times its share
     for (size_t i = 0; i < lags.size(); ++i) {
       lags[i] += weights_[i];
       if (m * lags[i] < D) continue;
@@ -37,13 +37,13 @@ Mixture::Mixture(const std::vector<int64_t>& weights) : weights_(reduced(weights
   }
 }
 
-Mixture::Sample Mixture::sample(int64_t g) const {
+Mixture::Sequence Mixture::sequence(int64_t g) const {
   REQUIRE(g >= 0, "sample %lld\n  expected 0 or more", (long long)g);
   const Entry& entry = table_[size_t(g % period())];
   return {entry.source, g / period() * weights_[size_t(entry.source)] + entry.index};
 }
 
-int64_t Mixture::samples(int source, int64_t n) const {
+int64_t Mixture::sequences(int source, int64_t n) const {
   const auto of_source = [&](const Entry& entry) { return entry.source == source; };
   return n / period() * weights_[size_t(source)] +
          std::count_if(table_.begin(), table_.begin() + n % period(), of_source);

@@ -156,7 +156,7 @@ bool Sampler::packs() const {
 }
 
 Sampler::Place Sampler::place(int64_t g) const {
-  const auto [source, index] = mixture_.sample(g);
+  const auto [source, index] = mixture_.sequence(g);
   return place_in(source, index);
 }
 

@@ -55,7 +55,7 @@ void print_epochs(Setup& setup) {
   if (const std::string text = describe_shares(setup.options.train_data); !text.empty()) setup.console.item("", text);
   const Sampler& sampler = *setup.sampler;
   for (int i = 0; i < sampler.mixture().sources(); ++i) {
-    const int64_t sequences = sampler.mixture().samples(i, setup.settings.steps * setup.settings.G);
+    const int64_t sequences = sampler.mixture().sequences(i, setup.settings.steps * setup.settings.G);
     const std::string name = setup.source_name(i);
     setup.console.item("", (name.empty() ? "" : name + ", ") + describe_epochs(sampler.windows(i), sequences));
   }
