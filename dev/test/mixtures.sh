@@ -147,9 +147,4 @@ refused "a source smaller than a sample" "source b: no sequence of 16 tokens and
   "$train" "${short[@]}" --dry-run --train-data 'a=web/1.txt@1,b=small.txt@1'
 refused "shares of held-out data" "the source a has the share 0.5" \
   "$train" "${short[@]}" --dry-run --train-data web/1.txt --val-data 'a=web/2.txt@0.5'
-
-echo "-- the losses of sources against those of their rows"
-for how in "" graphs; do check "one rank $how" "$build/test/source_losses" $how; done
-for how in "" tensor context; do check "two ranks $how" ranks 2 "$build/test/source_losses" $how; done
-check "four ranks" ranks 4 env LLMC_CPU_STREAMS=lazy "$build/test/source_losses" tensor
 echo "$checks checks passed"
