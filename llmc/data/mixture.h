@@ -15,6 +15,7 @@
 //              of D sequences holds all of it
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
