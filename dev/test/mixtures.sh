@@ -129,6 +129,8 @@ refused "no source has documents" "no token is known to begin a document of web/
   "$train" "${short[@]}" --dry-run --packed-documents --train-data 'web=web/1.txt@1,bare=bare/y.bin@2'
 run whole 1 --train-data "$mixture" --check-data --dry-run
 check "--check-data reads all sources" says whole "checked 57.0k tokens and their masks in 5 files"
+refused "a step that is not finite: the file of the source that its first sequence is from" "of web/2.txt" \
+  "$train" "${short[@]}" --quiet --val-every 0 --steps 3 --warmup-steps 0 --lr 1e30 --train-data 'small=web/1.txt@1,large=web/2.txt@3' --out infinite
 tokenizer=$root/dev/test/tokenizers/llama3.json
 run tokens 1 --tokenizer "$tokenizer" --cache cache --train-data 'web=web/*.txt@3,books=books/a\,b.txt@1' --steps 1
 check "texts of several sources are tokenized" eval 'says tokens "books/a,b.txt: text, cut into" && says tokens "web/*.txt: text, cut into"'

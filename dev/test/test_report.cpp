@@ -1,4 +1,8 @@
-// Covers: the line of a step: the speed of all GPUs together, and of each where there are several
+// Covers: the line of a step: the speed of all GPUs together, and of each where there are several; the losses of the
+// sources of a mixture
+#include <cmath>
+#include <string>
+
 #include "dev/test/test.h"
 #include "llmc/base/console.h"
 #include "llmc/run/report.h"
@@ -13,4 +17,18 @@ TEST_CASE("several GPUs: the speed of all, and of each, as predictions have it")
   CHECK(says(32).find(" | 365k tok/s, 11.4k a GPU | ") != std::string::npos);
   CHECK(says(1).find(" | 365k tok/s | ") != std::string::npos);
   CHECK(says(0).find(" | 365k tok/s | ") != std::string::npos);
+}
+
+TEST_CASE("the losses of a mixture's sources, of those that have labels in the step") {
+  StepReport step{};
+  step.step = 1, step.steps = 10, step.loss = 2, step.labels = 3, step.seconds = 2, step.tokens = 64;
+  CHECK(step_line(step).find(" | loss 2.0000 | norm") != std::string::npos);
+  CHECK(step_json(step).find("loss/web") == nullptr);
+  step.sources = {{"web", 1.5}, {"code", 3}};
+  CHECK(step_line(step).find(" | loss 2.0000 (web 1.5000, code 3.0000) | norm") != std::string::npos);
+  CHECK(step_json(step).get_double("loss/web") == 1.5);
+  CHECK(step_json(step).get_double("loss/code") == 3);
+  step.sources = {{"code", NAN}};
+  CHECK(step_line(step).find(" (code ") != std::string::npos);
+  CHECK(step_json(step).get_string("loss/code") == json_number(NAN).as_string());
 }
