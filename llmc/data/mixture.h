@@ -11,8 +11,8 @@
 //
 //   prefixes   of any first n sequences, source i has less than one sequence more or fewer than n p_i / D
 //   windows    of any n consecutive sequences, it has less than two more or fewer: the difference of two prefixes
-//   period     after D sequences each lag is a whole number below 1, so it is 0, and the assignment begins again: a table
-//              of D sequences holds all of it
+//   period     after D sequences each lag is a whole number below 1, so it is 0, and the assignment begins again: a
+//              table of D sequences holds all of it
 #pragma once
 
 #include <cstddef>

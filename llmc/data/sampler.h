@@ -10,8 +10,8 @@
 //             the last token of all the windows continue with the first one. Each token is an input exactly once an
 //             epoch: n tokens are W = ceil(n / T) windows, of which one has fewer than T tokens if n is not a multiple
 //             of T.
-//   mixtures  Each of several sources has windows and epochs of its own, and a seed that follows from its number. Mixture
-//             says which source's sequence g is, and which of the source's sequences it is.
+//   mixtures  Each of several sources has windows and epochs of its own, and a seed that follows from its number.
+//             Mixture says which source's sequence g is, and which of the source's sequences it is.
 //   steps     Step s trains on the sequences s G to s G + G-1, whoever computes them: see BatchLayout.
 #pragma once
 
