@@ -291,4 +291,9 @@ TEST_CASE("the labels of a mixture are counted in the proportions of its shares"
   const LabelCounts alone = count_labels(DataSources{{"", "", 1, open("a.txt")}});
   CHECK(alone.of_token['a'] == 1000);
   CHECK(alone.tokens == 1001);
+  write_shard(folder / "c.bin", std::vector<uint16_t>{1, 2, 3});
+  write_file(folder / "c.mask", header_bytes(20241121, 1, 3) + std::string(3, '\0'));
+  const LabelCounts none = count_labels(DataSources{{"", "", 1, open("c.bin")}});
+  CHECK(none.labels == 0);
+  CHECK(none.tokens == 3);
 }

@@ -42,14 +42,15 @@ LabelCounts count_labels(const TokenDataset& data, const std::optional<DocumentR
 
 LabelCounts count_labels(const DataSources& sources) {
   std::vector<LabelCounts> counts;
-  double most = 0;  // of the weight of a label
+  std::vector<double> shares;  // of a label of each source
   for (const DataSource& source : sources) {
     counts.push_back(count_labels(source.tokens, source.documents));
-    most = std::max(most, double(source.weight) / double(counts.back().labels));
+    const int64_t labels = counts.back().labels;
+    shares.push_back(labels ? double(source.weight) / double(labels) : 0);
   }
+  const double most = *std::ranges::max_element(shares);
   LabelCounts all;
-  for (size_t i = 0; i < counts.size(); ++i)
-    all.add(counts[i], double(sources[i].weight) / double(counts[i].labels) / most);
+  for (size_t i = 0; i < counts.size(); ++i) all.add(counts[i], most > 0 ? shares[i] / most : 1);
   return all;
 }
 
