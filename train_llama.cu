@@ -204,7 +204,7 @@ void set_weights(const Setup& setup, Trainer& trainer) {
 void measure(Setup& setup, Trainer& trainer) {
   const EvaluationResult result = setup.evaluation->run(trainer, progress_lines(setup.console));
   setup.console.result(evaluation_text(result, setup.model.config.V, setup.unigram));
-  if (result.loss && !std::isfinite(*result.loss))
+  if (result.loss && !std::isfinite(result.loss->nats))
     fail_as(ExitCode::not_finite, "the held-out loss is not finite: the weights, or what they compute, are not");
 }
 

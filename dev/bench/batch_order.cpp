@@ -31,10 +31,10 @@ void add(std::vector<int64_t>& places, Windows::Place place) {
 
 void write(const std::string& path, const Ranks& ranks, const std::vector<std::string>& arguments) {
   const Setup setup(parse_options(arguments), arguments, ranks, nullptr);
-  REQUIRE(setup.options.trains() && setup.data.held_out,
+  REQUIRE(setup.options.trains() && !setup.data.held_out.empty(),
           "batch_order: these options train nothing, or hold nothing out");
   const RunSettings& settings = setup.settings;
-  const TokenDataset &train = *setup.data.train, &held_out = *setup.data.held_out;
+  const TokenDataset &train = setup.data.train[0].tokens, &held_out = setup.data.held_out[0].tokens;
 
   std::vector<int64_t> sequences, windows;
   std::vector<double> rates;

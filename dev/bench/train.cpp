@@ -161,7 +161,8 @@ class Batches {
   Batches(const Options& options, const RunSettings& s, int V, const Ranks& ranks)
       : s_(s), V_(uint64_t(V)), seed_(uint64_t(options.seed)), ranks_(ranks) {
     if (options.train_data.empty()) return;
-    data_.emplace(open_training_data(options.train_data, "", V).train, s.T, seed_);
+    const TokenDataset data = TokenDataset::open(options.train_data, V);
+    data_.emplace(data.is_text() ? hold_out_last_tenth(data, options.train_data).first : data, s.T, seed_);
   }
   void fill(int64_t step) { fill(step, s_.micro_batches); }
   void fill(int64_t step, int64_t micro_batches) {

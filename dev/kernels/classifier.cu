@@ -276,6 +276,40 @@ void check_sum(Checker& checker) {
   }
 }
 
+// Labels of which every fifth is ignored, of sources in no order.
+void check_sum_by_source(Checker& checker) {
+  Stream& stream = checker.stream;
+  for (const int S : {1, 2, 5})
+    for (const int N : {1, 31, 255, 256, 257, 4099}) {
+      Generator generator(uint64_t(N * 8 + S));
+      const std::vector<float> values = random_normal<float>(generator, size_t(N), 1, 3);
+      std::vector<int> labels, sources;
+      std::vector<double> want(size_t(2 * S), 1000);  // += : the sums begin with 1000
+      for (int n = 0; n < N; ++n) {
+        labels.push_back(n % 5 ? n : kIgnoredLabel), sources.push_back(n * 7 % 11 % S);
+        if (n % 5 == 0) continue;
+        want[size_t(2 * sources.back())] += double(values[size_t(n)]), want[size_t(2 * sources.back() + 1)] += 1;
+      }
+      Array<double> sums(stream, std::vector<double>(size_t(2 * S), 1000));
+      const Array<float> losses(stream, values);
+      const Array<int> all_labels(stream, labels), all_sources(stream, sources);
+      sum_losses_by_source(stream, sums.tensor({S, 2}), row_of(losses), row_of(all_labels), row_of(all_sources));
+      checker.close(format("sum_losses_by_source S=%d N=%d", S, N), sums.download(), want, {2 * S}, 1e-16 * (N + 1002),
+                    0);
+    }
+  Array<double> sums(stream, 4);
+  Array<float> losses(stream, 3);
+  const Array<int> ids(stream, std::vector<int>(3, 0));
+  const auto refused = [&](const char* name, const char* expected, const Tensor& sum, const Tensor& loss,
+                           const Tensor& label, const Tensor& source) {
+    checker.refused(name, expected, [&] { sum_losses_by_source(stream, sum, loss, label, source); });
+  };
+  const Tensor all = ids.tensor({3});
+  refused("no losses of sources", "of 0 losses", sums.tensor({2, 2}), losses.tensor({0}), all, all);
+  refused("sums of another shape", "sums is (4)", sums.tensor({4}), row_of(losses), all, all);
+  refused("fewer sources than losses", "sources is (2)", sums.tensor({2, 2}), row_of(losses), all, ids.tensor({2}));
+}
+
 }  // namespace
 
 void check(Checker& checker) {
@@ -321,6 +355,7 @@ void check(Checker& checker) {
   for (const int V : {100, 40004}) check_extremes(checker, V);
   check_impossible(checker);
   check_sum(checker);
+  check_sum_by_source(checker);
 
   Stream& stream = checker.stream;
   Array<float> logits(stream, 80), losses(stream, 8);

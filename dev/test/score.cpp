@@ -45,7 +45,8 @@ void score(const Ranks& ranks, const Words& words) {
   };
   const Json out =
       Json::object()
-          .set("held_out", Json::object().set("nats", *result.loss).set("bits_per_byte", *result.bits_per_byte))
+          .set("held_out",
+               Json::object().set("nats", result.loss->nats).set("bits_per_byte", *result.loss->bits_per_byte))
           .set("lm-eval", scored(ChoiceFormat::lm_eval))
           .set("llm.c", scored(ChoiceFormat::llmc));
   write_file(words[4], out.dump(1) + "\n");

@@ -50,7 +50,7 @@ constexpr auto kLmEval = ChoiceFormat::lm_eval, kLlmc = ChoiceFormat::llmc;
 
 TEST_CASE("the line of a held-out loss says how many tokens the unigram was counted in, if that is not all") {
   EvaluationResult result;
-  result.loss = 1.5;
+  result.loss = HeldOutLoss{1.5, {}};
   CHECK(evaluation_text(result, 256, Unigram{3.25, 0}).ends_with("| unigram 3.2500"));
   CHECK(evaluation_text(result, 256, Unigram{3.25, 9994240}).ends_with("| unigram 3.2500 (counted in 9.99M tokens)"));
 }

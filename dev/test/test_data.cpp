@@ -338,13 +338,10 @@ TEST_CASE("a text's last tenth is held out, cut in the concatenation of the file
   TemporaryFolder folder;
   write_file(folder / "a.txt", "0123456789abcdefghij");
   write_file(folder / "b.txt", "KLMNO");
-  const TrainingData data = open_training_data(folder / "*.txt", "", 256);
-  const TokenDataset& train = data.train;
-  const std::optional<TokenDataset>& held_out = data.held_out;
-  CHECK(held_out.has_value());
+  const auto [train, held_out] = hold_out_last_tenth(TokenDataset::open(folder / "*.txt", 256), folder / "*.txt");
   CHECK(text_of(train) == "0123456789abcdefghijKLM");
-  CHECK(text_of(*held_out) == "NO");  // 25 / 10, rounded down
-  CHECK(held_out->shards() == 1);
+  CHECK(text_of(held_out) == "NO");  // 25 / 10, rounded down
+  CHECK(held_out.shards() == 1);
 
   SUBCASE("the cut may lie in any file, and parts keep their kind") {
     const TokenDataset all = TokenDataset::open(folder / "*.txt", 256);
@@ -370,7 +367,7 @@ TEST_CASE("a text's last tenth is held out, cut in the concatenation of the file
     CHECK(train.where(3, 1) == "token 3" + a);
     CHECK(train.where(18, 4) == "tokens 18 to 19" + a + ", tokens 0 to 1" + b);
     CHECK(train.where(21, 3) == "tokens 1 to 2" + b + ", token 0" + a);  // goes on at the first one
-    CHECK(held_out->where(0, 2) == "tokens 3 to 4" + b);
+    CHECK(held_out.where(0, 2) == "tokens 3 to 4" + b);
     CHECK(error_of([&] { train.where(23, 1); }) == "token 23 of 23");
   }
   SUBCASE("parts of a part") {
@@ -380,25 +377,14 @@ TEST_CASE("a text's last tenth is held out, cut in the concatenation of the file
   }
 }
 
-TEST_CASE("validation data that is named is taken as it is, and shards have nothing held out") {
+TEST_CASE("of a text of fewer than 10 tokens no tenth is held out") {
   TemporaryFolder folder;
-  write_shard(folder / "train.bin", std::vector<uint16_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
-  write_shard(folder / "val.bin", std::vector<uint32_t>{11, 12});
-  const TrainingData alone = open_training_data(folder / "train.bin", "", 100);
-  CHECK(alone.train.size() == 10);
-  CHECK(!alone.held_out.has_value());
-  const TrainingData both = open_training_data(folder / "train.bin", folder / "val.bin", 100);
-  CHECK(both.train.size() == 10);
-  CHECK(tokens_of(*both.held_out, 0) == std::vector<int32_t>{11, 12});
-  says(error_of([&] { open_training_data(folder / "train.bin", folder / "nothing.bin", 100); }), "nothing.bin");
-  says(check_error(folder / "val.bin", 12), "token 1 is 12");
-
-  // The whole text is trained on where validation data is named.
-  write_file(folder / "t.txt", "0123456789");
-  CHECK(open_training_data(folder / "t.txt", folder / "t.txt", 256).train.size() == 10);
-  write_file(folder / "t.txt", "012345678");
-  check_message(error_of([&] { open_training_data(folder / "t.txt", "", 256); }), "the text '", "has 9 bytes",
-                "at least 10");
+  const auto held_out = [&](const std::string& content) {
+    const std::string path = write_file(folder / "t.txt", content);
+    return hold_out_last_tenth(TokenDataset::open(path, 256), path).second.size();
+  };
+  CHECK(held_out("0123456789") == 1);
+  check_message(error_of([&] { held_out("012345678"); }), "the text '", "has 9 bytes", "at least 10");
 }
 
 TEST_CASE("a file that was altered is noticed where it is read, by the checksums of its blocks") {
@@ -474,9 +460,9 @@ TEST_CASE("a file that was altered is noticed where it is read, by the checksums
 
 TEST_CASE("the bundled text is the one that the figures were measured on") {
   const std::string path = "dev/data/tinyshakespeare.txt";
-  const auto [train, held_out] = open_training_data(path, "", 256);
+  const auto [train, held_out] = hold_out_last_tenth(TokenDataset::open(path, 256), path);
   CHECK(train.size() == 1003855);
-  CHECK(held_out->size() == 111539);
+  CHECK(held_out.size() == 111539);
   CHECK(text_of(train).starts_with("First Citizen:\nBefore we proceed any further, hear me speak."));
   CHECK(check_error(path, 123) == "");
   says(check_error(path, 122), "is 122");  // 'z'

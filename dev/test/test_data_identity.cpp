@@ -14,7 +14,7 @@
 
 namespace {
 
-Json identity(const TokenDataset& data) { return DataIdentity(data, 1, nullptr).json(); }
+Json identity(const TokenDataset& data) { return DataIdentity({{.tokens = data}}, {1}, {}).json(); }
 
 std::string changed(const Json& was, const TokenDataset& data) {
   return error_of([&] { changed_data("run", was, identity(data)); });
@@ -64,7 +64,7 @@ TEST_CASE("the rule of the documents is a part of the data, where rows are packe
   write_file(folder / "a.txt", std::string(100, 'a'));
   const TokenDataset data = TokenDataset::open(folder / "a.txt", 256);
   const auto with = [&](std::optional<DocumentRule> train, std::optional<DocumentRule> held_out) {
-    return DataIdentity(data, 1, &data, train, held_out).json();
+    return DataIdentity({{.tokens = data, .documents = train}}, {1}, {{.tokens = data, .documents = held_out}}).json();
   };
   const DocumentRule ends{10, false}, begins{10, true}, other{5, true};
   const Json was = with(ends, begins);

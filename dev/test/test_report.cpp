@@ -1,5 +1,8 @@
 // Covers: the line of a step: the speed of all GPUs together, and of each where there are several; the z-loss, and
-// where there is none; what is skipped
+// where there is none; what is skipped; the losses of the sources of a mixture
+#include <cmath>
+#include <string>
+
 #include "dev/test/test.h"
 #include "llmc/base/console.h"
 #include "llmc/run/report.h"
@@ -38,4 +41,18 @@ TEST_CASE("a step that is skipped is told with what is a spike in it") {
   step.skipped = "loss, norm";
   CHECK(step_line(step).find(" | skipped: loss, norm | ") != std::string::npos);
   CHECK(step_json(step).get_string("skipped") == "loss, norm");
+}
+
+TEST_CASE("the losses of a mixture's sources, of those that have labels in the step") {
+  StepReport step{};
+  step.step = 1, step.steps = 10, step.loss = 2, step.labels = 3, step.seconds = 2, step.tokens = 64;
+  CHECK(step_line(step).find(" | loss 2.0000 | norm") != std::string::npos);
+  CHECK(step_json(step).find("loss/web") == nullptr);
+  step.sources = {{"web", 1.5}, {"code", 3}};
+  CHECK(step_line(step).find(" | loss 2.0000 (web 1.5000, code 3.0000) | norm") != std::string::npos);
+  CHECK(step_json(step).get_double("loss/web") == 1.5);
+  CHECK(step_json(step).get_double("loss/code") == 3);
+  step.sources = {{"code", NAN}};
+  CHECK(step_line(step).find(" (code ") != std::string::npos);
+  CHECK(step_json(step).get_string("loss/code") == json_number(NAN).as_string());
 }

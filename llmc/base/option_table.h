@@ -37,8 +37,8 @@
   X("Model", Count, run, vocab_size, kAuto, "[1, 1e9]", "give a model with random weights N tokens (auto: its own; of tiny the tokenizer's)", "random-weights") \
   X("Model", Choice, run, init, "normal", "normal|depth-scaled", "the config's std (0.02); or residual projections by 1/sqrt(2L)", "random-weights") \
   \
-  X("Data", Text, run, train_data, "", "FILES", "a .bin or .txt file, a quoted pattern, or a folder, of which files named val, valid, validation or test are held out (none: the bundled text)") \
-  X("Data", Text, run, val_data, "", "FILES", "held-out data (none: such files of the folder; else the last 10% of a text, nothing of .bin files)") \
+  X("Data", Text, run, train_data, "", "FILES", "a .bin or .txt file, a quoted pattern, or a folder, of which files named val, valid, validation or test are held out (none: the bundled text); several sources with their shares of the tokens: NAME=FILES@SHARE,…") \
+  X("Data", Text, run, val_data, "", "FILES", "held-out data (none: such files of the folders; else the last 10% of each text, nothing of .bin files); several sources: NAME=FILES,…") \
   X("Data", Switch, run, packed_documents, false, "", "attention, positions and labels end at the documents' borders") \
   X("Data", Count, run, document_token, kAuto, "[0, inf)", "token that begins a document (auto: as dev/data says, or the model's)", "documents") \
   X("Data", Choice, order, special_tokens, "text", "text|parse", "special tokens that a text spells: letters like the rest, or the tokens themselves (of shards: dev/data/prepare decides)") \
@@ -50,12 +50,12 @@
   X("Run", Count, order, seed, 1337, "[0, inf)", "of the initial weights, the order of the data and the samples") \
   X("Run", Count, run, steps, kAuto, "[1, 1e15]", "length of the run in steps (at most one of the three lengths; auto: a pass over the data, less for a small model)", "trains") \
   X("Run", Count, run, train_tokens, kAuto, "[1, 1e18]", "length of the run in tokens", "trains") \
-  X("Run", Real, run, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data", "trains") \
+  X("Run", Real, run, epochs, kAuto, "(0, 1e9]", "length of the run in passes over the training data (of a mixture: in so many tokens as its sources have together)", "trains") \
   X("Run", Text, run, eval_choices, "", "FILE", "questions to answer at each validation: JSON lines with ctx, endings and label, as HellaSwag's") \
   X("Run", Choice, run, eval_format, "lm-eval", "lm-eval|llm.c", "how their text is built and cut into tokens", "choices") \
   X("Run", Text, run, eval_keys, "", "KEY=NAME,…", "what the file calls these keys: ctx=question,endings=choices,label=answer", "choices") \
   X("Run", Count, run, val_every, kAuto, "[0, inf)", "steps between validations (0: never)", "trains measures") \
-  X("Run", Count, run, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures (auto: 16384 or 16 sequences, whichever is more, but at most a tenth of the run's; all with --eval-only; 0: all)", "measures") \
+  X("Run", Count, run, val_tokens, kAuto, "[0, inf)", "held-out tokens that a validation measures, of each source (auto: 16384 or 16 sequences, whichever is more, but of all sources at most a tenth of the run's; all with --eval-only; 0: all)", "measures") \
   X("Run", Count, run, sample_every, kAuto, "[0, inf)", "steps between samples (auto: half and end, of a run below 20 steps the end; 0: never)", "trains") \
   X("Run", Switch, start, eval_only, false, "", "train nothing: measure the held-out loss, answer --eval-choices, and end") \
   X("Run", Switch, start, sample_only, false, "", "train nothing: continue --prompt and end") \

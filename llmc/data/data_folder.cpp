@@ -7,6 +7,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/data/data_sources.h"
 
 namespace fs = std::filesystem;
 
@@ -88,34 +89,51 @@ std::string pattern_of(const DataFolder& folder, const Paths& files) {
 
 }  // namespace
 
+// Replaces the source's folder by a pattern of its files that are trained on. Returns a pattern of those that are for
+// validation; "" if there are none.
+static std::string take_training_files(NamedSource& source) {
+  const DataFolder folder = open_folder(source.pattern, "train-data");
+  const bool chosen = !folder.for_training.empty() && folder.all[0].ends_with(".bin");
+  const Paths trained_on = chosen ? folder.for_training : folder.others();
+  REQUIRE(!trained_on.empty(),
+          "--train-data %s: by their names all its files are for validation, as %s\n  to train on them name them: "
+          "--train-data '%s'",
+          folder.path.c_str(), folder.all[0].c_str(), pattern_of(folder, folder.all).c_str());
+  source.pattern = pattern_of(folder, trained_on);
+  return folder.for_validation.empty() ? "" : pattern_of(folder, folder.for_validation);
+}
+
 Options with_files_of_folders(Options options) {
-  if (is_folder(options.train_data)) {
-    const DataFolder folder = open_folder(options.train_data, "train-data");
-    const bool chosen = !folder.for_training.empty() && folder.all[0].ends_with(".bin");
-    const Paths trained_on = chosen ? folder.for_training : folder.others();
-    REQUIRE(!trained_on.empty(),
-            "--train-data %s: by their names all its files are for validation, as %s\n  to train on them name them: "
-            "--train-data '%s'",
-            folder.path.c_str(), folder.all[0].c_str(), pattern_of(folder, folder.all).c_str());
-    options.train_data = pattern_of(folder, trained_on);
-    if (options.val_data.empty() && !folder.for_validation.empty())
-      options.val_data = pattern_of(folder, folder.for_validation);
-  }
-  if (is_folder(options.val_data)) {
-    const DataFolder folder = open_folder(options.val_data, "val-data");
-    options.val_data = pattern_of(folder, folder.for_validation.empty() ? folder.all : folder.for_validation);
-  }
+  std::vector<NamedSource> train = training_sources(options.train_data), held_out;
+  for (NamedSource& source : train)
+    if (is_folder(source.pattern))
+      if (const std::string files = take_training_files(source); !files.empty())
+        held_out.push_back({source.name, files, ""});
+  options.train_data = text_of(train);
+  if (options.val_data.empty()) options.val_data = text_of(held_out);
+  held_out = held_out_sources(options.val_data);
+  for (NamedSource& source : held_out)
+    if (is_folder(source.pattern)) {
+      const DataFolder folder = open_folder(source.pattern, "val-data");
+      source.pattern = pattern_of(folder, folder.for_validation.empty() ? folder.all : folder.for_validation);
+    }
+  options.val_data = text_of(held_out);
   return options;
 }
 
-std::string describe_folder(const Options& named, const Options& used) {
-  if (!is_folder(named.train_data)) return "";
-  const DataFolder folder = open_folder(named.train_data, "train-data");
-  const Paths& files = folder.for_validation;
-  if (files.empty()) return "";
-  const bool held_out = used.val_data == pattern_of(folder, files);
-  return format("%s %s not trained on%s: %s for validation", some_of(files).c_str(), files.size() == 1 ? "is" : "are",
-                held_out ? ", but held out" : "", says_so(files));
+std::vector<std::string> describe_folders(const Options& named, const Options& used) {
+  std::vector<std::string> sentences;
+  for (const NamedSource& source : training_sources(named.train_data)) {
+    if (!is_folder(source.pattern)) continue;
+    const DataFolder folder = open_folder(source.pattern, "train-data");
+    const Paths& files = folder.for_validation;
+    if (files.empty()) continue;
+    const std::vector<std::string> measured = patterns_of(used.val_data);
+    const bool held_out = std::ranges::find(measured, pattern_of(folder, files)) != measured.end();
+    sentences.push_back(format("%s %s not trained on%s: %s for validation", some_of(files).c_str(),
+                               files.size() == 1 ? "is" : "are", held_out ? ", but held out" : "", says_so(files)));
+  }
+  return sentences;
 }
 
 std::string held_out_by_name(const std::string& pattern) {

@@ -80,8 +80,22 @@ std::string first_file(const Json& was, const Json& is, const char* key) {
   return "one of its files";
 }
 
-// Returns how the data differs from what it was; "" if it is the same.
-std::string difference(const Json& was, const Json& is) {
+// Returns the identity of data that is no mixture, or of all sources of one.
+Json identity_of(const DataSources& data, const std::vector<int64_t>& windows) {
+  Json sources = Json::array();
+  for (size_t i = 0; i < data.size(); ++i) {
+    const Json own = identity_of(data[i].tokens, i < windows.size() ? windows[i] : 0, data[i].documents);
+    if (data[i].name.empty()) return own;
+    Json named = Json::object().set("name", data[i].name);
+    if (i < windows.size()) named.set("weight", data[i].weight);
+    for (const auto& [key, value] : own.items()) named.set(key, value);
+    sources.push_back(named);
+  }
+  return data.empty() ? Json() : Json::object().set("sources", sources);
+}
+
+// Returns how a source, or data that is no mixture, differs from what it was; "" if it is the same.
+std::string difference_of_source(const Json& was, const Json& is) {
   const auto differs = [&](const char* key) { return was.at(key) != is.at(key); };
   const auto numbers = [&](const char* key) {
     return format("%lld %s, and there were %lld", (long long)is.get_int(key), key, (long long)was.get_int(key));
@@ -105,14 +119,49 @@ std::string difference(const Json& was, const Json& is) {
   return "";
 }
 
+// "web 0.7, code 0.25, books 0.05", of held-out data without shares.
+std::string sources_text(const Json& data) {
+  const Json* sources = data.find("sources");
+  if (!sources) return "no mixture";
+  double sum = 0;
+  for (const Json& source : sources->elements()) sum += double(source.get_int("weight", 0));
+  std::string text;
+  for (const Json& source : sources->elements()) {
+    text += (text.empty() ? "" : ", ") + source.get_string("name");
+    if (sum > 0) text += format(" %.6g", double(source.get_int("weight")) / sum);
+  }
+  return text;
+}
+
+// The same of all data. The order of the samples follows from names, weights and their order.
+std::string difference(const Json& was, const Json& is) {
+  const Json *before = was.find("sources"), *now = is.find("sources");
+  if (!before && !now) return difference_of_source(was, is);
+  bool same = before && now && before->size() == now->size();
+  for (size_t i = 0; same && i < now->size(); ++i)
+    same = before->at(i).get_string("name") == now->at(i).get_string("name") &&
+           before->at(i).get_int("weight", 0) == now->at(i).get_int("weight", 0);
+  if (!same) return "it is " + sources_text(is) + ", and was " + sources_text(was);
+  for (size_t i = 0; i < now->size(); ++i)
+    if (const std::string how = difference_of_source(before->at(i), now->at(i)); !how.empty())
+      return "of the source " + now->at(i).get_string("name") + ": " + how;
+  return "";
+}
+
 }  // namespace
 
 const Json& DataIdentity::json() {
   if (json_.is_null())
-    json_ = Json::object()
-                .set("train", identity_of(train_, windows_, documents_))
-                .set("held_out", held_out_ ? identity_of(*held_out_, 0, held_out_documents_) : Json());
+    json_ = Json::object().set("train", identity_of(train_, windows_)).set("held_out", identity_of(held_out_, {}));
   return json_;
+}
+
+const Json* source_identity(const Json& is, const std::string& name) {
+  const Json* sources = is.is_null() ? nullptr : is.find("sources");
+  if (!sources) return is.is_null() || !name.empty() ? nullptr : &is;
+  for (const Json& source : sources->elements())
+    if (source.get_string("name") == name) return &source;
+  return nullptr;
 }
 
 std::vector<std::string> changed_data(const std::string& checkpoint, const Json& was, const Json& is) {

@@ -12,39 +12,37 @@
 //   shards                name, tokens, contents and masks of each file, if there are at most 64: for messages and for
 //                         readers
 //
+// A mixture has {"sources": [{"name": "web", "weight": 14, …}, …]} in place of these keys, with them in each; held-out
+// data has no weights (NamedSource).
+//
 // Folder names are not included: the data may move.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llmc/base/json.h"
-#include "llmc/data/documents.h"
-#include "llmc/data/token_dataset.h"
+#include "llmc/data/data_sources.h"
 
 // Reads at most about 2^25 tokens of each data set, when json() is first called. In a larger data set it reads from at
 // most 2^11 places.
 class DataIdentity {
  public:
-  // Both data sets must outlive this object; `held_out` may be null.
-  DataIdentity(const TokenDataset& train, int64_t windows, const TokenDataset* held_out,
-               std::optional<DocumentRule> documents = {}, std::optional<DocumentRule> held_out_documents = {})
-      : train_(train),
-        windows_(windows),
-        held_out_(held_out),
-        documents_(documents),
-        held_out_documents_(held_out_documents) {}
+  // Both must outlive this object; `held_out` may be empty. An epoch of each training source has so many `windows`.
+  DataIdentity(const DataSources& train, std::vector<int64_t> windows, const DataSources& held_out)
+      : train_(train), held_out_(held_out), windows_(std::move(windows)) {}
   const Json& json();
 
  private:
-  const TokenDataset& train_;
-  const int64_t windows_;
-  const TokenDataset* const held_out_;
-  const std::optional<DocumentRule> documents_, held_out_documents_;
+  const DataSources &train_, &held_out_;
+  const std::vector<int64_t> windows_;
   Json json_;
 };
+
+// Returns the identity of one source in the data `is`, "train" or "held_out"; null if there is none of that name.
+const Json* source_identity(const Json& is, const std::string& name);
 
 // Throws if the training data of `is` differs from that of `was`. The message names `checkpoint`, the one to be
 // resumed. Returns a sentence if the held-out data differs.

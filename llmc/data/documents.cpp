@@ -83,20 +83,26 @@ void end_at_documents(const Delimiter& delimiter, ModelConfig& config) {
     config.generation.set("bos_token_id", delimiter.before);
 }
 
-DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
-                           const std::optional<DocumentRule>& before) {
+std::optional<DocumentRule> find_document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
+                                               const std::optional<DocumentRule>& before) {
   std::optional<DocumentRule> rule;
   if (token >= 0) rule = {token, true};
   else rule = rule_of_manifests(shard_folders(pattern));
   if (!rule) rule = before;
-  if (!rule) rule = {config.bos, true};
-  REQUIRE(rule->token >= 0,
+  if (!rule && config.bos >= 0) rule = {config.bos, true};
+  REQUIRE(!rule || rule->token < config.V,
+          "--packed-documents: token %lld tells the documents of %s apart, and the model has %d",
+          (long long)rule->token, pattern.c_str(), config.V);
+  return rule;
+}
+
+DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
+                           const std::optional<DocumentRule>& before) {
+  const std::optional<DocumentRule> rule = find_document_rule(pattern, token, config, before);
+  REQUIRE(rule,
           "--packed-documents: no token is known to begin a document of %s\n  name it with --document-token, or write "
           "the data with dev/data, whose manifest.json says which",
           pattern.c_str());
-  REQUIRE(rule->token < config.V,
-          "--packed-documents: token %lld tells the documents of %s apart, and the model has %d",
-          (long long)rule->token, pattern.c_str(), config.V);
   return *rule;
 }
 

@@ -41,8 +41,11 @@ std::optional<DocumentRule> rule_of(const Json& json);
 
 // Returns the rule of the shards that match `pattern`. If `token` is not negative, it begins each document. Otherwise
 // the manifest.json in the folder of the shards decides, which dev/data writes; else the rule that a run which goes on
-// had `before`; else the model's begin-of-text token. Throws if no token is known, or if the manifests of several
+// had `before`; else the model's begin-of-text token; nothing if no token is known. Throws if the manifests of several
 // folders disagree.
+std::optional<DocumentRule> find_document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
+                                               const std::optional<DocumentRule>& before = {});
+// The same; throws if no token is known.
 DocumentRule document_rule(const std::string& pattern, int64_t token, const ModelConfig& config,
                            const std::optional<DocumentRule>& before = {});
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 #include "llmc/base/error.h"
@@ -121,23 +122,69 @@ int64_t BatchLayout::sequence(int64_t step, int64_t micro_batch, int rank, int r
   return step * G + sequence_of(micro_batch, data_ranks, rank, B, row);
 }
 
-Windows::Place Sampler::place(int64_t g) const {
-  REQUIRE(g >= 0, "sample %lld\n  expected 0 or more", (long long)g);
-  const int64_t W = windows_.count();
+namespace {
+
+std::vector<int64_t> weights_of(const DataSources& sources) {
+  std::vector<int64_t> weights;
+  for (const DataSource& source : sources) weights.push_back(source.weight);
+  return weights;
+}
+
+Windows windows_of(const DataSource& source, int T) {
+  try {
+    return Windows(source.tokens, T);
+  } catch (const Error& error) {
+    fail("%s%s", error_prefix(source).c_str(), error.what());
+  }
+}
+
+}  // namespace
+
+// Source 0 has the seed itself, so that a mixture of one source has the order of that data alone.
+Sampler::Sampler(const DataSources& sources, int T, uint64_t seed) : mixture_(weights_of(sources)) {
+  for (const DataSource& source : sources) {
+    const uint64_t number = sources_.size();
+    sources_.push_back({windows_of(source, T), source.documents, number ? mix(mix(seed) ^ ~number) : seed});
+  }
+}
+
+Sampler::Sampler(TokenDataset data, int T, uint64_t seed)
+    : Sampler(DataSources{{.tokens = std::move(data)}}, T, seed) {}
+
+bool Sampler::packs() const {
+  return std::ranges::any_of(sources_, [](const Source& source) { return source.documents.has_value(); });
+}
+
+Sampler::Place Sampler::place(int64_t g) const {
+  const auto [source, index] = mixture_.sequence(g);
+  return place_in(source, index);
+}
+
+Sampler::Place Sampler::place_in(int source, int64_t index) const {
+  const Source& from = sources_[size_t(source)];
+  const int64_t W = from.windows.count();
   // Epoch e uses streams 2e and 2e+1 of the seed: one for its order, one for the shift of its windows.
-  const uint64_t epoch = uint64_t(g / W);
-  const Permutation order(W, seed_, 2 * epoch);
-  return windows_.place(order(g % W), mix(mix(seed_) ^ (2 * epoch + 1)));
+  const uint64_t epoch = uint64_t(index / W);
+  const Permutation order(W, from.seed, 2 * epoch);
+  return {from.windows.place(order(index % W), mix(mix(from.seed) ^ (2 * epoch + 1))), source};
+}
+
+void Sampler::read(Place place, int32_t* inputs, int32_t* labels, int32_t* positions) const {
+  const auto& [windows, documents, seed] = sources_[size_t(place.source)];
+  windows.read(place, inputs, labels);
+  if (!positions) return;
+  if (documents) split_documents(*documents, inputs, labels, positions, T());
+  else std::iota(positions, positions + T(), 0);
 }
 
 void Sampler::fill(const BatchLayout& layout, int64_t step, int64_t micro_batch, int rank, int32_t* inputs,
-                   int32_t* labels) const {
-  const int T = windows_.T();
+                   int32_t* labels, int32_t* positions, int32_t* sources) const {
   for (int b = 0; b < layout.B; b++) {
-    const size_t row = size_t(b) * size_t(T);
-    const Windows::Place sequence = place(layout.sequence(step, micro_batch, rank, b));
-    windows_.verify(sequence);
-    windows_.read(sequence, inputs + row, labels + row);
+    const size_t row = size_t(b) * size_t(T());
+    const Place sequence = place(layout.sequence(step, micro_batch, rank, b));
+    windows(sequence.source).verify(sequence);
+    read(sequence, inputs + row, labels + row, positions ? positions + row : nullptr);
+    if (sources) sources[b] = sequence.source;
   }
 }
 

@@ -10,14 +10,19 @@
 //             the last token of all the windows continue with the first one. Each token is an input exactly once an
 //             epoch: n tokens are W = ceil(n / T) windows, of which one has fewer than T tokens if n is not a multiple
 //             of T.
+//   mixtures  Each of several sources has windows and epochs of its own, and a seed that follows from its number.
+//             Mixture says which source's sequence g is, and which of the source's sequences it is.
 //   steps     Step s trains on the sequences s G to s G + G-1, whoever computes them: see BatchLayout.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "llmc/data/data_sources.h"
+#include "llmc/data/mixture.h"
 #include "llmc/data/token_dataset.h"
 
 // A pseudo-random permutation of [0, size), keyed by (seed, stream): a Feistel network over the next power of two. A
@@ -84,22 +89,40 @@ struct BatchLayout {
 
 class Sampler {
  public:
-  // Throws as Windows does.
-  Sampler(TokenDataset data, int T, uint64_t seed) : windows_(std::move(data), T), seed_(seed) {}
+  // Throws as Windows does, with the name of the source, and as Mixture does.
+  Sampler(const DataSources& sources, int T, uint64_t seed);
+  Sampler(TokenDataset data, int T, uint64_t seed);  // of one source without a name
 
-  int64_t sequences_per_epoch() const { return windows_.count(); }
-  const Windows& windows() const { return windows_; }
-  // Returns the place of sequence g, from 0.
-  Windows::Place place(int64_t g) const;
+  int T() const { return sources_[0].windows.T(); }
+  const Mixture& mixture() const { return mixture_; }
+  int64_t sequences_per_epoch(int source = 0) const { return windows(source).count(); }
+  const Windows& windows(int source = 0) const { return sources_[size_t(source)].windows; }
+  // True if rows are packed with several documents, in one source at least.
+  bool packs() const;
 
-  // Fills inputs (B, T) and labels (B, T) of a micro-batch, from files that it verifies. Throws outside the layout, or
-  // if a file was altered.
-  void fill(const BatchLayout& layout, int64_t step, int64_t micro_batch, int rank, int32_t* inputs,
-            int32_t* labels) const;
+  struct Place : Windows::Place {
+    int source;
+  };
+  // Returns the place of sequence g, from 0; and that of sequence `index` of one source.
+  Place place(int64_t g) const;
+  Place place_in(int source, int64_t index) const;
+  // Reads the sequence at a place: inputs (T) and labels (T) as Windows::read() does. With `positions` (T), splits it
+  // into the source's documents (split_documents); a source without a rule has one document a row.
+  void read(Place place, int32_t* inputs, int32_t* labels, int32_t* positions = nullptr) const;
+
+  // Fills the rows of a micro-batch, from files that it verifies: inputs, labels and, unless they are null, positions
+  // (B, T), and sources (B). Throws outside the layout, or if a file was altered.
+  void fill(const BatchLayout& layout, int64_t step, int64_t micro_batch, int rank, int32_t* inputs, int32_t* labels,
+            int32_t* positions = nullptr, int32_t* sources = nullptr) const;
 
  private:
-  Windows windows_;
-  uint64_t seed_;
+  struct Source {
+    Windows windows;
+    std::optional<DocumentRule> documents;
+    uint64_t seed;
+  };
+  std::vector<Source> sources_;
+  Mixture mixture_;
 };
 
 // A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset and not shifted.

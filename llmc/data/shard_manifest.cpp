@@ -11,6 +11,7 @@
 #include "llmc/base/input_file.h"
 #include "llmc/base/sha256.h"
 #include "llmc/base/text.h"
+#include "llmc/data/data_sources.h"
 
 namespace fs = std::filesystem;
 
@@ -97,7 +98,11 @@ std::string some_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::vector<ShardFolder> shard_folders(const std::string& pattern) { return folders_of(glob(pattern)); }
+std::vector<ShardFolder> shard_folders(const std::string& data) {
+  std::vector<std::string> paths;
+  for (const std::string& pattern : patterns_of(data)) std::ranges::move(glob(pattern), std::back_inserter(paths));
+  return folders_of(paths);
+}
 
 std::vector<std::string> compare_with_manifests(TokenDataset& data) {
   std::vector<std::string> remarks;

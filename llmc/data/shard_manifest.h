@@ -12,9 +12,10 @@ struct ShardFolder {
   Json manifest;     // null if there is none
 };
 
-// Returns the folders of the .bin files that match `pattern`, each once, in order. Other files have no manifest. Throws
-// on a manifest.json that cannot be read; a manifest.json of another program counts as none.
-std::vector<ShardFolder> shard_folders(const std::string& pattern);
+// Returns the folders of the .bin files that match the pattern `data`, or one of those of a mixture (data_sources.h),
+// each once, in order. Other files have no manifest. Throws on a manifest.json that cannot be read; a manifest.json of
+// another program counts as none.
+std::vector<ShardFolder> shard_folders(const std::string& data);
 
 // Compares the data with what the manifests in the folders of its shards list, and gives it their checksums (XXH64 of
 // each block of the files), by which it verifies what it reads. Throws if a shard has another number of tokens than is

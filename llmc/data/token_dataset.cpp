@@ -361,20 +361,12 @@ std::pair<TokenDataset, TokenDataset> TokenDataset::split(int64_t first_tokens) 
   return parts;
 }
 
-TrainingData hold_out_last_tenth(const TokenDataset& text, const std::string& pattern) {
+std::pair<TokenDataset, TokenDataset> hold_out_last_tenth(const TokenDataset& text, const std::string& pattern) {
   const int64_t size = text.size();
   REQUIRE(size >= 10,
           "the text '%s' has %lld %s\n  expected at least 10, a tenth of which is held out: train on more text",
           pattern.c_str(), (long long)size, text.is_text() ? "bytes" : "tokens");
-  auto [first, last] = text.split(size - size / 10);
-  return {std::move(first), std::move(last)};
-}
-
-TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size) {
-  TokenDataset train = TokenDataset::open(train_pattern, vocab_size);
-  if (!val_pattern.empty()) return {std::move(train), TokenDataset::open(val_pattern, vocab_size)};
-  if (!train.is_text()) return {std::move(train), std::nullopt};
-  return hold_out_last_tenth(train, train_pattern);
+  return text.split(size - size / 10);
 }
 
 std::string bundled_text() {

@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,17 +98,6 @@ class TokenDataset {
 // it is not there.
 std::string bundled_text();
 
-// The data that a run trains on, and the data that it is measured with.
-struct TrainingData {
-  TokenDataset train;
-  std::optional<TokenDataset> held_out;
-};
-
-// Holds out the last tenth of the tokens (rounded down) of the text that `pattern` names. Throws if there are fewer
-// than 10.
-TrainingData hold_out_last_tenth(const TokenDataset& text, const std::string& pattern);
-
-// With a val_pattern, held_out is the data that it names. Without one, the last tenth of a text is held out and not
-// trained on. `.bin` shards are then all trained on and nothing is held out, which the caller tells the
-// user.
-TrainingData open_training_data(const std::string& train_pattern, const std::string& val_pattern, int vocab_size);
+// Returns the text that `pattern` names without its last tenth (rounded down), and that tenth, which is held out.
+// Throws if there are fewer than 10 tokens.
+std::pair<TokenDataset, TokenDataset> hold_out_last_tenth(const TokenDataset& text, const std::string& pattern);

@@ -7,6 +7,15 @@
 #include "llmc/base/error.h"
 #include "llmc/kernels/classifier.h"
 
+void LabelCounts::add(const LabelCounts& more, double times) {
+  of_token.resize(std::max(of_token.size(), more.of_token.size()));
+  for (size_t token = 0; token < more.of_token.size(); ++token) {
+    const int64_t count = std::llround(double(more.of_token[token]) * times);
+    of_token[token] += count, labels += count;
+  }
+  tokens += std::llround(double(more.tokens) * times), all = all && more.all;
+}
+
 LabelCounts count_labels(const ValidationWindows& windows, const std::optional<DocumentRule>& rule,
                          int64_t max_tokens) {
   const int T = windows.windows().T();
@@ -29,6 +38,20 @@ LabelCounts count_labels(const ValidationWindows& windows, const std::optional<D
 LabelCounts count_labels(const TokenDataset& data, const std::optional<DocumentRule>& rule, int64_t max_tokens) {
   const auto T = int(std::clamp<int64_t>(data.size() - 1, 1, 16384));
   return count_labels(ValidationWindows(data, T, std::numeric_limits<int64_t>::max()), rule, max_tokens);
+}
+
+LabelCounts count_labels(const DataSources& sources) {
+  std::vector<LabelCounts> counts;
+  std::vector<double> shares;  // of a label of each source
+  for (const DataSource& source : sources) {
+    counts.push_back(count_labels(source.tokens, source.documents));
+    const int64_t labels = counts.back().labels;
+    shares.push_back(labels ? double(source.weight) / double(labels) : 0);
+  }
+  const double most = *std::ranges::max_element(shares);
+  LabelCounts all;
+  for (size_t i = 0; i < counts.size(); ++i) all.add(counts[i], most > 0 ? shares[i] / most : 1);
+  return all;
 }
 
 Unigram unigram_cross_entropy(const LabelCounts& train, const LabelCounts& held_out) {

@@ -287,6 +287,19 @@ __global__ void __launch_bounds__(kSumThreads) sum_losses_kernel(double* total, 
   if (threadIdx.x == 0) *total += sum;
 }
 
+// One block per source. It reads all rows: they are few, and their losses come from the L2 cache.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_losses_by_source_kernel(double* sums, const float* losses, const int* labels, const int* sources, int N) {
+  const int source = int(blockIdx.x);
+  double nats = 0, count = 0;
+  for (int n = int(threadIdx.x); n < N; n += kSumThreads) {
+    if (sources[n] != source || labels[n] == kIgnoredLabel) continue;
+    nats += double(losses[n]), count += 1;
+  }
+  nats = block_sum(nats), count = block_sum(count);
+  if (threadIdx.x == 0) sums[2 * source] += nats, sums[2 * source + 1] += count;
+}
+
 // ---------------------------------------------------------------------------------------------- launchers
 
 // Throws unless logits are (N, ld) with N >= 1 and ld >= V, and labels (N). Returns N and ld.
@@ -415,4 +428,18 @@ void sum_losses(Stream& stream, double* sum, const Tensor& losses) {
   require_tensor("sum_losses", "losses", losses, DType::fp32, {N});
   launch<sum_losses_kernel>({stream, "sum_losses", {updates(sum, 1), reads(losses)}}, 1, kSumThreads, 0, sum,
                             losses.as<float>(), int(N));
+}
+
+void sum_losses_by_source(Stream& stream, const Tensor& sums, const Tensor& losses, const Tensor& labels,
+                          const Tensor& sources) {
+  const char* who = "sum_losses_by_source";
+  const int64_t N = losses.size(), S = sums.size() / 2;
+  REQUIRE(N >= 1 && N <= INT_MAX && S >= 1, "%s of %lld losses of %lld sources", who, (long long)N, (long long)S);
+  require_tensor(who, "sums", sums, DType::fp64, {S, 2});
+  require_tensor(who, "losses", losses, DType::fp32, {N});
+  require_tensor(who, "labels", labels, DType::int32, {N});
+  require_tensor(who, "sources", sources, DType::int32, {N});
+  launch<sum_losses_by_source_kernel>({stream, who, {updates(sums), reads(losses), reads(labels), reads(sources)}},
+                                      unsigned(S), kSumThreads, 0, sums.as<double>(), losses.as<float>(),
+                                      labels.as<int>(), sources.as<int>(), int(N));
 }

@@ -66,3 +66,8 @@ void classifier_losses(Stream& stream, const Tensor& losses, const SoftmaxPart* 
 
 // Adds the sum of losses (N) fp32 to *sum, in fp64 and in an order that depends on N alone.
 void sum_losses(Stream& stream, double* sum, const Tensor& losses);
+// sums (S, 2) fp64 += for each of S sources, the sum of the losses of its labels in nats, and the number of these
+// labels. Row n is from source sources[n], in [0, S); losses (N) fp32, labels (N) and sources (N) int32. A label that
+// is ignored does not count. In an order that depends on N alone. Throws unless types and shapes are these.
+void sum_losses_by_source(Stream& stream, const Tensor& sums, const Tensor& losses, const Tensor& labels,
+                          const Tensor& sources);

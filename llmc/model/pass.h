@@ -44,6 +44,7 @@ struct MicroBatch {
   Tensor order;                      // (N) the indices 0 .. N-1, sorted by token
   Tensor document_start;  // (N) where in its sequence each token's document begins; absent if rows are not packed
   Tensor window_start;    // (N) the first position that the token sees within the window; absent if there is none
+  Tensor sources;         // (N) the source of each token; absent if the data is no mixture
   int B, T;
 };
 

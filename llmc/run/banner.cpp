@@ -1,7 +1,9 @@
 #include "llmc/run/banner.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llmc/base/text.h"
@@ -49,27 +51,40 @@ void print_model(Setup& setup) {
   for (const std::string& change : setup.changes) console.item("", change);
 }
 
+// Says how often the run goes through the data; of a mixture through each source.
+void print_epochs(Setup& setup) {
+  if (const std::string text = describe_shares(setup.options.train_data); !text.empty()) setup.console.item("", text);
+  const Sampler& sampler = *setup.sampler;
+  for (int i = 0; i < sampler.mixture().sources(); ++i) {
+    const int64_t sequences = sampler.mixture().sequences(i, setup.settings.steps * setup.settings.G);
+    const std::string name = setup.source_name(i);
+    setup.console.item("", (name.empty() ? "" : name + ", ") + describe_epochs(sampler.windows(i), sequences));
+  }
+}
+
 void print_data(Setup& setup) {
   Console& console = setup.console;
   const RunData& data = setup.data;
-  if (data.train) console.item("data", describe_data(*data.train, data.documents, setup.options));
-  if (data.held_out)
-    console.item(data.train ? "" : "data",
-                 describe_held_out(*data.held_out, setup.evaluation->measured_text(), setup.options));
-  if (setup.options.eval_only && data.held_out)
+  const char* title = "data";  // of the first line alone
+  for (const DataSource& source : data.train) console.item(std::exchange(title, ""), describe_data(source, data.train));
+  for (size_t i = 0; i < data.held_out.size(); ++i)
+    console.item(std::exchange(title, ""),
+                 describe_held_out(data.held_out[i], setup.evaluation->measured_text(i), setup.options));
+  if (setup.options.eval_only && !data.held_out.empty())
     console.item("", format("in sequences of %s", counted(setup.settings.T, "token").c_str()));
-  if (data.train && !data.held_out)
+  if (!data.train.empty() && data.held_out.empty())
     console.item("", data.chat ? "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations"
                                : "nothing is held out: name files with --val-data to see a held-out loss");
-  if (!data.about_folder.empty()) console.item("", data.about_folder);
-  if (!setup.about_masks.empty()) console.item("", setup.about_masks);
+  for (const std::string& files : data.about_folders) console.item("", files);
+  for (const std::string& masks : setup.about_masks) console.item("", masks);
   for (const std::string& how : data.about_text) console.item("", how);
   if (data.chat && setup.tokenizer_files)
     console.item("", describe_chat(*data.chat, setup.codec, setup.tokenizer_files->replaces_template()));
-  if (setup.sampler)
-    console.item("", describe_epochs(setup.sampler->windows(), setup.settings.steps * setup.settings.G));
+  if (setup.sampler) print_epochs(setup);
   for (const std::string& remark : data.remarks) console.warning(remark);
-  if (data.train && data.train->is_text() && setup.model.config.V > 256) console.warning(describe_bytes(setup.model));
+  const auto is_text = [](const DataSource& source) { return source.tokens.is_text(); };
+  if (std::ranges::any_of(data.train, is_text) && setup.model.config.V > 256)
+    console.warning(describe_bytes(setup.model));
   console.item("tokenizer", setup.codec.description());
 }
 
@@ -84,7 +99,7 @@ void print_step(Setup& setup) {
   if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
   if (!trains) return;
   for (const std::string& reason : settings.reasons) console.item("", reason);
-  if (setup.model.loaded && setup.data.train->has_masks() && settings.steps < kFewSteps)
+  if (setup.model.loaded && have_masks(setup.data.train) && settings.steps < kFewSteps)
     console.warning(format(
         "with %s at the learning rate %g a model that is trained already learns hardly anything new: more --epochs (or "
         "--steps), or a higher --lr",
@@ -122,7 +137,7 @@ void print_options(Setup& setup) {
   // The options of a run that goes on have the numbers that its checkpoint stores, which nobody asked for.
   const Options& changed = setup.options.trains() && !setup.resumed_from ? setup.options : setup.command_line;
   for (const std::string& option : changed_options(changed)) setup.console.item("option", "--" + option);
-  const bool measures = setup.data.held_out || !setup.options.eval_choices.empty();
+  const bool measures = !setup.data.held_out.empty() || !setup.options.eval_choices.empty();
   const RunFacts facts{setup.options,      setup.settings, setup.model.config, setup.device.info(), setup.mesh,
                        setup.model.loaded, measures};
   for (const std::string& remark : idle_options(setup.command_line, facts))

@@ -25,8 +25,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 void check_data(const RunData& run, Communicator& communicator, Device& device, Console& console) {
   std::vector<const TokenDataset*> datasets;
-  if (run.train) datasets.push_back(&*run.train);
-  if (run.held_out) datasets.push_back(&*run.held_out);
+  for (const DataSources* sources : {&run.train, &run.held_out})
+    for (const DataSource& source : *sources) datasets.push_back(&source.tokens);
   Stream stream(device, "check data");
   const auto start = std::chrono::steady_clock::now();
   double told = 0;

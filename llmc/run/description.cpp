@@ -1,16 +1,23 @@
 #include "llmc/run/description.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/kernels/spike_window.h"
 
-std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
-                          const Options& options) {
-  std::string text =
-      format("%s tokens of %s", human_count(double(data.size())).c_str(),
-             options.train_data.empty() ? "the bundled text (TinyShakespeare)" : options.train_data.c_str());
+std::string describe_data(const DataSource& source, const DataSources& all) {
+  const TokenDataset& data = source.tokens;
+  const std::optional<DocumentRule>& documents = source.documents;
+  std::string text;
+  if (!source.name.empty()) {
+    int64_t sum = 0;
+    for (const DataSource& other : all) sum += other.weight;
+    text = format("%s, %.3g%%: ", source.name.c_str(), 100 * double(source.weight) / double(sum));
+  }
+  text += format("%s tokens of %s", human_count(double(data.size())).c_str(),
+                 source.pattern.empty() ? "the bundled text (TinyShakespeare)" : source.pattern.c_str());
   if (data.shards() > 1) text += format(" (%d files)", data.shards());
   if (data.is_text()) text += ", byte by byte";
   if (data.has_masks()) text += ", whose masks say what is learnt";
@@ -20,9 +27,18 @@ std::string describe_data(const TokenDataset& data, const std::optional<Document
   return text;
 }
 
-std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options) {
-  return format("held out: %s tokens, %s: %s", human_count(double(held_out.size())).c_str(), measured.c_str(),
-                options.val_data.empty() ? "the last tenth" : options.val_data.c_str());
+std::string describe_held_out(const DataSource& held_out, const std::string& measured, const Options& options) {
+  return format("held out%s: %s tokens, %s: %s", held_out.name.empty() ? "" : (" of " + held_out.name).c_str(),
+                human_count(double(held_out.tokens.size())).c_str(), measured.c_str(),
+                options.val_data.empty() ? "the last tenth" : held_out.pattern.c_str());
+}
+
+std::string describe_shares(const std::string& train_data) {
+  double sum = 0;
+  for (const NamedSource& source : training_sources(train_data))
+    sum += source.share.empty() ? 1 : std::stod(source.share);
+  if (std::abs(sum - 1) < 1e-9) return "";
+  return format("the shares add up to %.6g, and are taken in proportion to that", sum);
 }
 
 // "<|endoftext|> (1505), (1506)"
@@ -152,7 +168,7 @@ std::string describe_checkpoints(const Options& o, const RunSettings& s) {
 }
 
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
-               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, const TokenDataset& data) {
+               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens) {
   return Json::object()
       .set("first_step", first_step)
       .set("nodes", nodes)
@@ -168,5 +184,5 @@ Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& d
       .set("parameters", model.parameters())
       .set("model", model.to_json())
       .set("tokenizer", codec.identity())
-      .set("data_tokens", data.size());
+      .set("data_tokens", data_tokens);
 }

@@ -9,19 +9,20 @@
 #include "llmc/base/options.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/data/data_chat.h"
-#include "llmc/data/documents.h"
+#include "llmc/data/data_sources.h"
 #include "llmc/data/sampler.h"
 #include "llmc/data/text_codec.h"
-#include "llmc/data/token_dataset.h"
 #include "llmc/data/unigram.h"
 #include "llmc/run/model_source.h"
 #include "llmc/train/settings.h"
 
-// "1.00M tokens of the bundled text (TinyShakespeare), byte by byte"
-std::string describe_data(const TokenDataset& data, const std::optional<DocumentRule>& documents,
-                          const Options& options);
+// "1.00M tokens of the bundled text (TinyShakespeare), byte by byte", of a source of a mixture "web, 70%: 1.00M tokens
+// of web/*.bin (3 files)". `all` has the source.
+std::string describe_data(const DataSource& source, const DataSources& all);
 // "held out: 112k tokens, of which 16.4k are measured (--val-tokens): the last tenth"
-std::string describe_held_out(const TokenDataset& held_out, const std::string& measured, const Options& options);
+std::string describe_held_out(const DataSource& held_out, const std::string& measured, const Options& options);
+// Says that shares are in proportion to their sum, if that is not 1; else "".
+std::string describe_shares(const std::string& train_data);
 // Says in which form the data's conversations are, and that the export speaks in it; `replaces`: in place of another
 // one.
 std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool replaces);
@@ -29,7 +30,7 @@ std::string describe_chat(const DataChat& chat, const TextCodec& codec, bool rep
 // `prompt` begin, which is from the data if `prompt_from` says "held-out" or "training", and which tokens end them.
 std::string describe_samples(const std::vector<int32_t>& prompt, const std::string& prompt_from,
                              const std::vector<int>& ends, const Options& options, const TextCodec& codec);
-// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs".
+// "an epoch: 7843 sequences, each token once; the run: 0.33 epochs". `sequences` of the run are from these windows.
 std::string describe_epochs(const Windows& windows, int64_t sequences);
 // "learns 1.2k of 5.6k tokens (22%)", of data with masks.
 std::string describe_masks(const LabelCounts& counts);
@@ -53,4 +54,4 @@ std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4
 // number of steps that were done before this start of the program. The steps after it ran on `nodes` machines with
 // `ranks` ranks in all. `model` appears as its config.json.
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
-               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, const TokenDataset& data);
+               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens);

@@ -6,7 +6,6 @@
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/data/documents.h"
 
 namespace {
 
@@ -15,10 +14,10 @@ constexpr double kShort = 0.2;  // seconds
 // The first pass also loads kernels and wakes threads. Where that may count, a second one is timed, too.
 double seconds_of_forward(Setup& setup, Trainer& trainer) {
   const RunSettings& s = setup.settings;
-  std::vector<int32_t> inputs(size_t(s.B) * size_t(s.T)), labels(inputs.size()), positions;
+  std::vector<int32_t> inputs(size_t(s.B) * size_t(s.T)), labels(inputs.size());
+  std::vector<int32_t> positions(setup.sampler->packs() ? inputs.size() : 0);
   setup.sampler->fill({s.G, setup.mesh.data_degree(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(),
-                      inputs.data(), labels.data());
-  split_rows(setup.data.documents, inputs, labels, positions, s.T);
+                      inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data());
   const auto timed = [&] {
     const double begin = seconds();
     try {

@@ -27,67 +27,95 @@ EvaluationProgress progress_lines(Console& console) {
   };
 }
 
-void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents,
-                              const TextCodec& codec) {
-  windows_ = std::move(windows);
-  documents_ = documents;
+void Evaluation::measure_loss(ValidationWindows windows, std::optional<DocumentRule> documents, const TextCodec& codec,
+                              const std::string& source) {
   codec_ = &codec;
-  const TokenDataset& data = windows_->windows().data();
-  delimiters_ = delimiters_of(data);
+  held_out_.push_back({source, std::move(windows), documents, {}, {}});
+  HeldOut& held_out = held_out_.back();
+  const TokenDataset& data = held_out.windows.windows().data();
+  held_out.delimiters = delimiters_of(data);
   // Without a manifest: dev/data puts the byte 255 between documents, which no UTF-8 text has.
-  if (codec.reads_bytes() && !data.is_text()) delimiters_.push_back(255);
-  predicted_bytes_.reset();
+  if (codec.reads_bytes() && !data.is_text()) held_out.delimiters.push_back(255);
   bool predicts = false;
-  for (int64_t k = 0; !predicts && k < windows_->micro_batches(1, B_); ++k) {
-    fill_windows(k, -1);
+  for (int64_t k = 0; !predicts && k < held_out.windows.micro_batches(1, B_); ++k) {
+    fill_windows(held_out, k, -1);
     predicts = std::any_of(labels_.begin(), labels_.end(), [](int32_t label) { return label != kIgnoredLabel; });
   }
   REQUIRE(predicts,
-          "the %lld windows of %d held-out tokens have no token to learn: their masks are 0\n  name other "
+          "%sthe %lld windows of %d held-out tokens have no token to learn: their masks are 0\n  name other "
           "data with --val-data",
-          (long long)windows_->count(), T_);
+          source.empty() ? "" : ("source " + source + ": ").c_str(), (long long)held_out.windows.count(), T_);
 }
 
-Unigram Evaluation::unigram(const TokenDataset& train, const std::optional<DocumentRule>& documents) const {
-  return unigram_cross_entropy(count_labels(train, documents), count_labels(*windows_, documents_));
+Unigram Evaluation::unigram(const LabelCounts& train) const {
+  LabelCounts counts;
+  for (const HeldOut& held_out : held_out_) counts.add(count_labels(held_out.windows, held_out.documents));
+  return unigram_cross_entropy(train, counts);
 }
 
-std::string Evaluation::measured_text() const {
-  if (!windows_) return "none of which are measured (--val-every 0)";
-  if (windows_->all()) return "all of which are measured";
-  return format("of which %s are measured (--val-tokens)", human_count(double(windows_->count()) * T_).c_str());
+int64_t Evaluation::micro_batches() const {
+  int64_t sum = 0;
+  for (const HeldOut& held_out : held_out_) sum += held_out.windows.micro_batches(ranks_, B_);
+  return sum;
+}
+
+std::string Evaluation::measured_text(size_t source) const {
+  if (held_out_.empty()) return "none of which are measured (--val-every 0)";
+  const ValidationWindows& windows = held_out_[source].windows;
+  if (windows.all()) return "all of which are measured";
+  return format("of which %s are measured (--val-tokens)", human_count(double(windows.count()) * T_).c_str());
 }
 
 // Fills micro-step k of a rank; rank -1 stands for a single rank with all windows.
-void Evaluation::fill_windows(int64_t k, int rank) {
+void Evaluation::fill_windows(const HeldOut& held_out, int64_t k, int rank) {
   inputs_.resize(size_t(B_) * size_t(T_));
   labels_.resize(inputs_.size());
-  windows_->fill(rank < 0 ? 1 : ranks_, B_, k, std::max(rank, 0), inputs_.data(), labels_.data());
-  split_rows(documents_, inputs_, labels_, positions_, T_);
+  held_out.windows.fill(rank < 0 ? 1 : ranks_, B_, k, std::max(rank, 0), inputs_.data(), labels_.data());
+  split_rows(held_out.documents, inputs_, labels_, positions_, T_);
 }
 
 // Returns the bytes of text that a label stands for after its input.
-int64_t Evaluation::bytes_of(int32_t label, int32_t input) const {
-  const auto delimits = [&](int32_t token) { return std::ranges::find(delimiters_, token) != delimiters_.end(); };
+int64_t Evaluation::bytes_of(const HeldOut& held_out, int32_t label, int32_t input) const {
+  const auto delimits = [&](int32_t token) {
+    return std::ranges::find(held_out.delimiters, token) != held_out.delimiters.end();
+  };
   return delimits(label) ? 0 : codec_->bytes_of(label, delimits(input) || codec_->is_special(input));
 }
 
-LossSum Evaluation::held_out_loss(Trainer& trainer, const EvaluationProgress& progress) {
+LossSum Evaluation::held_out_loss(Trainer& trainer, HeldOut& held_out, const EvaluationProgress& progress) {
   LossSum sum;
   int64_t bytes = 0;
-  const int64_t micro_batches = windows_->micro_batches(ranks_, B_);
-  const std::string what = human_count(double(windows_->count()) * T_) + " held-out tokens";
+  const int64_t micro_batches = held_out.windows.micro_batches(ranks_, B_);
+  const std::string what = human_count(double(held_out.windows.count()) * T_) + " held-out tokens" +
+                           (held_out.source.empty() ? "" : " of " + held_out.source);
   for (int64_t k = 0; k < micro_batches; ++k) {
-    fill_windows(k, rank_);
+    fill_windows(held_out, k, rank_);
     const LossSum part = trainer.evaluate(inputs_, labels_, positions_, T_);
     sum.nats += part.nats;
     sum.labels += part.labels;
-    for (size_t i = 0; !predicted_bytes_ && trainer.is_leader() && i < labels_.size(); ++i)
-      if (labels_[i] != kIgnoredLabel) bytes += bytes_of(labels_[i], inputs_[i]);
+    for (size_t i = 0; !held_out.predicted_bytes && trainer.is_leader() && i < labels_.size(); ++i)
+      if (labels_[i] != kIgnoredLabel) bytes += bytes_of(held_out, labels_[i], inputs_[i]);
     if (progress) progress(what, double(k + 1) / double(micro_batches));
   }
-  if (!predicted_bytes_) predicted_bytes_ = trainer.sum_over_ranks({0, bytes}).labels;
+  if (!held_out.predicted_bytes) held_out.predicted_bytes = trainer.sum_over_ranks({0, bytes}).labels;
   return trainer.sum_over_ranks(sum);
+}
+
+// The loss of all windows is the mean over the labels of all sources.
+void Evaluation::measure_held_out(Trainer& trainer, const EvaluationProgress& progress, EvaluationResult& result) {
+  const auto loss_of = [](const LossSum& sum, int64_t bytes) {
+    HeldOutLoss loss{sum.mean(), {}};
+    if (bytes > 0) loss.bits_per_byte = sum.nats / std::log(2.0) / double(bytes);
+    return loss;
+  };
+  LossSum all;
+  int64_t bytes = 0;
+  for (HeldOut& held_out : held_out_) {
+    const LossSum sum = held_out_loss(trainer, held_out, progress);
+    all.nats += sum.nats, all.labels += sum.labels, bytes += *held_out.predicted_bytes;
+    if (!held_out.source.empty()) result.sources.emplace_back(held_out.source, loss_of(sum, *held_out.predicted_bytes));
+  }
+  if (!held_out_.empty()) result.loss = loss_of(all, bytes);
 }
 
 // Each row of a micro-batch holds one ending of an item. Every rank computes as many micro-batches as the rank with the
@@ -146,11 +174,7 @@ ChoiceScore Evaluation::choices(Trainer& trainer, const EvaluationProgress& prog
 
 EvaluationResult Evaluation::run(Trainer& trainer, const EvaluationProgress& progress) {
   EvaluationResult result;
-  if (windows_) {
-    const LossSum sum = held_out_loss(trainer, progress);
-    result.loss = sum.mean();
-    if (*predicted_bytes_ > 0) result.bits_per_byte = sum.nats / std::log(2.0) / double(*predicted_bytes_);
-  }
+  measure_held_out(trainer, progress, result);
   if (!items_.empty()) result.choices = choices(trainer, progress);
   return result;
 }
@@ -170,14 +194,17 @@ void for_each_rate(const ChoiceScore& c, F f) {
 std::string evaluation_text(const EvaluationResult& result, int V, const std::optional<Unigram>& unigram) {
   std::string text;
   if (result.loss) {
-    text +=
-        format("held-out loss %.4f nats a token", std::abs(*result.loss));  // no loss is below 0, and no NaN is -nan
-    if (result.bits_per_byte) text += format(" | %.4f bits a byte", std::abs(*result.bits_per_byte));
+    // No loss is below 0, and no NaN is -nan.
+    text += format("held-out loss %.4f nats a token", std::abs(result.loss->nats));
+    if (result.loss->bits_per_byte) text += format(" | %.4f bits a byte", std::abs(*result.loss->bits_per_byte));
     text += format(" | uniform %.4f", std::log(double(V)));
     if (unigram) text += format(" | unigram %.4f", unigram->nats);
     if (unigram && unigram->tokens)
       text += format(" (counted in %s tokens)", human_count(double(unigram->tokens)).c_str());
   }
+  for (size_t i = 0; i < result.sources.size(); ++i)
+    text += format("%s%s %.4f", i == 0 ? "\n  of " : ", ", result.sources[i].first.c_str(),
+                   std::abs(result.sources[i].second.nats));
   if (!result.choices) return text;
   text += format("%s%lld choices", result.loss ? "\n  " : "", (long long)result.choices->items);
   for_each_rate(*result.choices, [&](const char* name, double rate) { text += format(" | %s %.4f", name, rate); });
@@ -186,8 +213,12 @@ std::string evaluation_text(const EvaluationResult& result, int V, const std::op
 
 Json evaluation_json(int64_t step, const EvaluationResult& result) {
   Json line = Json::object().set("step", step);
-  if (result.loss) line.set("val_loss", json_number(*result.loss));
-  if (result.bits_per_byte) line.set("val_bits_per_byte", json_number(*result.bits_per_byte));
+  const auto set = [&](const std::string& source, const HeldOutLoss& loss) {
+    line.set("val_loss" + source, json_number(loss.nats));
+    if (loss.bits_per_byte) line.set("val_bits_per_byte" + source, json_number(*loss.bits_per_byte));
+  };
+  if (result.loss) set("", *result.loss);
+  for (const auto& [name, loss] : result.sources) set("/" + name, loss);
   if (result.choices)
     for_each_rate(*result.choices,
                   [&](const char* name, double rate) { line.set(std::string("choices_") + name, rate); });

@@ -6,7 +6,7 @@
 #include "llmc/base/error.h"
 #include "llmc/base/input_file.h"
 #include "llmc/base/text.h"
-#include "llmc/data/token_dataset.h"
+#include "llmc/data/data_sources.h"
 #include "llmc/data/vocabulary.h"
 #include "llmc/train/checkpoint.h"
 
@@ -87,12 +87,13 @@ void require_own_file(const Safetensors& weights, const std::string& named) {
 // Throws if the shards have a token that the model lacks among their first million, where dev/data's manifest names a
 // larger vocabulary. If they have one later, the run ends when it reads it.
 void require_vocabulary(const Options& options, int V) {
-  for (const std::string& pattern : {options.train_data, options.val_data}) {
-    if (manifest_vocabulary(pattern).tokens <= V) continue;
-    const TokenDataset data = TokenDataset::open(pattern, V);
-    std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 1 << 20)));
-    data.read(0, int64_t(tokens.size()), tokens.data());
-  }
+  for (const std::string& named : {options.train_data, options.val_data})
+    for (const std::string& pattern : patterns_of(named)) {
+      if (manifest_vocabulary(pattern).tokens <= V) continue;
+      const TokenDataset data = TokenDataset::open(pattern, V);
+      std::vector<int32_t> tokens(size_t(std::min<int64_t>(data.size(), 1 << 20)));
+      data.read(0, int64_t(tokens.size()), tokens.data());
+    }
 }
 
 // Gives a model with random weights V tokens. bos, eos and pad are kept if they are below V.

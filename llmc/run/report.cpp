@@ -7,6 +7,9 @@
 std::string step_line(const StepReport& r) {
   const int width = int(std::to_string(r.steps).size());
   std::string loss = r.labels ? format("loss %.4f", r.loss) : "nothing to learn";
+  for (size_t i = 0; i < r.sources.size(); ++i)
+    loss += format("%s%s %.4f", i == 0 ? " (" : ", ", r.sources[i].first.c_str(), r.sources[i].second) +
+            (i + 1 == r.sources.size() ? ")" : "");
   if (r.labels && r.z_loss) loss += format(" + z-loss %.2e", *r.z_loss);
   std::string line = format("step %*lld/%lld | %s | norm %.2f | lr %.1e | %.0f ms | %s tok/s", width, (long long)r.step,
                             (long long)r.steps, loss.c_str(), r.grad_norm, r.learning_rate, r.seconds * 1e3,
@@ -29,6 +32,7 @@ Json step_json(const StepReport& r) {
       .set("step_ms", r.seconds * 1e3)
       .set("tokens_per_s", r.tokens / r.seconds)
       .set("tokens", r.all_tokens);
+  for (const auto& [source, source_loss] : r.sources) json.set("loss/" + source, json_number(source_loss));
   if (r.z_loss) json.set("z_loss", r.labels ? json_number(*r.z_loss) : Json());
   if (r.mfu > 0) json.set("mfu", r.mfu);
   if (r.fp8_overflows >= 0) json.set("fp8_overflows", r.fp8_overflows).set("fp8_underflows", r.fp8_underflows);

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "llmc/base/json.h"
 
@@ -27,12 +29,14 @@ struct StepReport {
   // scales.
   int64_t fp8_overflows = -1, fp8_underflows = -1;
   std::string skipped;  // "loss", "norm" or "loss, norm": which of them is a spike, so that no update is made; else ""
+  // Of the sources of a mixture that have labels in this step: the name, and the loss in nats per token.
+  std::vector<std::pair<std::string, double>> sources = {};
 };
 
 // "step 12/20 | loss 3.141 | norm 0.8 | lr 2.9e-04 | 412 ms | 79.5k tok/s | MFU 43.0% (full 47.2%) | 61.3 GiB | eta 3s"
-// On several GPUs the speed is "365k tok/s, 11.4k a GPU".
+// On several GPUs the speed is "365k tok/s, 11.4k a GPU". Of a mixture the loss is "loss 3.1410 (web 3.2, code 2.9)".
 std::string step_line(const StepReport& report);
 // Returns step, loss, grad_norm, lr, step_ms, tokens_per_s, tokens (so far) and, if known, z_loss, mfu, fp8_overflows
-// and fp8_underflows; skipped, if the step is. A loss or norm that is not finite becomes a string, since JSON has no
-// number for it.
+// and fp8_underflows; of a mixture also loss/web and so on, of the sources that have labels in the step; skipped, if
+// the step is. A loss or norm that is not finite becomes a string, since JSON has no number for it.
 Json step_json(const StepReport& report);

@@ -10,23 +10,23 @@
 #include "llmc/base/options.h"
 #include "llmc/comm/communicator.h"
 #include "llmc/data/data_chat.h"
+#include "llmc/data/data_sources.h"
 #include "llmc/data/documents.h"
 #include "llmc/data/text_codec.h"
-#include "llmc/data/token_dataset.h"
 #include "llmc/run/model_source.h"
 #include "llmc/train/checkpoint.h"
 
 struct RunData {
-  std::optional<TokenDataset> train, held_out;
-  std::optional<DocumentRule> documents, held_out_documents;  // if rows are packed with several documents
-  std::vector<std::string> remarks;                           // what the user should know about it, one sentence each
-  std::string about_folder;                                   // which of its files are not trained on; "": none
-  std::vector<std::string> about_text;                        // how text was tokenized, and where the tokens are kept
-  Delimiter delimiter;                                        // of the training data, where tokens are not bytes
-  std::optional<DataChat> chat;                               // the form of the conversations that a run trains on
+  DataSources train, held_out;             // one each, or those of a mixture; empty: there is none
+  std::vector<std::string> remarks;        // what the user should know about it, one sentence each
+  std::vector<std::string> about_folders;  // which of their files are not trained on
+  std::vector<std::string> about_text;     // how text was tokenized, and where the tokens are kept
+  Delimiter delimiter;                     // of the (first) training data, where tokens are not bytes
+  std::optional<DataChat> chat;            // the form of the conversations that a run trains on
 };
 
-// Text is tokenized if there is a tokenizer, else its bytes are the tokens. A run that only measures opens only
+// Text is tokenized if there is a tokenizer, else its bytes are the tokens. Without --val-data the last tenth of each
+// text is held out. A run that only measures opens only
 // the data that it is given; but if it is given none and tokens are bytes, it opens the bundled text. Throws if the
 // tokens of the data are not the model's. If nothing else says where documents begin, the rule of the checkpoint
 // `start` stays.

@@ -73,7 +73,7 @@ Options Setup::complete_options(const std::vector<std::string>& arguments) {
 
 void Setup::open_data() {
   data = open_run_data(options, model, codec, resumed_from ? &*resumed_from : nullptr, *communicator, device, console);
-  data.about_folder = describe_folder(command_line, options);
+  data.about_folders = describe_folders(command_line, options);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
 
@@ -85,10 +85,11 @@ void Setup::choose_prompt() {
     prompt = prompt_of_chat();
     return;
   }
-  if (options.trains() && samples && options.prompt.empty() && data.train->has_masks()) {
-    const bool held_out = data.held_out && data.held_out->has_masks();
-    prompt = held_out ? beginning_of_conversation(*data.held_out, data.held_out_documents, settings.T)
-                      : beginning_of_conversation(*data.train, data.documents, settings.T);
+  if (options.trains() && samples && options.prompt.empty() && have_masks(data.train)) {
+    const bool held_out = have_masks(data.held_out);
+    const auto has_masks = [](const DataSource& source) { return source.tokens.has_masks(); };
+    const DataSource& from = *std::ranges::find_if(held_out ? data.held_out : data.train, has_masks);
+    prompt = beginning_of_conversation(from.tokens, from.documents, settings.T);
     if (!prompt.empty()) prompt_from = held_out ? "held-out" : "training";
   }
   if (prompt.empty()) prompt = codec.prompt(options.prompt, data.delimiter.begins_text());
@@ -108,7 +109,7 @@ std::vector<int32_t> Setup::prompt_of_chat() {
 
 // Chooses the options of --plan auto, and the run's numbers. Prints what --plan auto compared.
 void Setup::choose_settings() {
-  const int64_t data_tokens = data.train ? data.train->size() : 0;
+  const int64_t data_tokens = tokens_of(data.train);
   const MemoryLimits limits = MemoryLimits::here(options, device.info(), ranks.local_size);
   if (!limits.warning.empty()) console.warning(limits.warning);
   planner.emplace(options, model.config, device.info(), mesh, data_tokens, limits);
@@ -148,17 +149,21 @@ static std::string changed_rate(const Checkpoint& resumed_from, const RunSetting
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler() {
-  sampler.emplace(*data.train, settings.T, uint64_t(options.seed));
-  require_labels();
-  if (ranks.rank == 0 && data.train->has_masks())
-    about_masks = describe_masks(count_labels(*data.train, data.documents));
-  identity.emplace(*data.train, sampler->sequences_per_epoch(), data.held_out ? &*data.held_out : nullptr,
-                   data.documents, data.held_out_documents);
+  sampler.emplace(data.train, settings.T, uint64_t(options.seed));
+  std::vector<int64_t> windows;
+  for (int i = 0; i < int(data.train.size()); ++i) {
+    windows.push_back(sampler->sequences_per_epoch(i));
+    require_labels(i);
+  }
+  for (const DataSource& source : data.train)
+    if (ranks.rank == 0 && source.tokens.has_masks())
+      about_masks.push_back(error_prefix(source) + describe_masks(count_labels(source.tokens, source.documents)));
+  identity.emplace(data.train, windows, data.held_out);
   if (!resumed_from) return;
   REQUIRE(resumed_from->step() <= settings.steps,
           "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N",
           resumed_from->path().c_str(), counted(resumed_from->step(), "step").c_str(), (long long)settings.steps);
-  changes = require_same_run(*resumed_from, requested, data.train->size());
+  changes = require_same_run(*resumed_from, requested, tokens_of(data.train));
   Stream stream(device, "resume");
   require_same_data(*resumed_from, *identity, *communicator, stream, changes);
   if (ranks.rank == 0)
@@ -167,22 +172,23 @@ void Setup::open_sampler() {
   if (const std::string change = changed_rate(*resumed_from, settings); !change.empty()) console.warning(change);
 }
 
-// Throws if no sequence of the run has a label. A training usually finds one in its first sequence.
-void Setup::require_labels() const {
+// Throws if no sequence of the source has a label in the run. A training usually finds one in its first sequence.
+void Setup::require_labels(int source) const {
   // The sequences of two epochs include all of one. The run may have fewer.
-  const int64_t two_epochs = 2 * sampler->sequences_per_epoch(), T = settings.T;
-  const int64_t sequences = settings.steps > two_epochs / settings.G ? two_epochs : settings.steps * settings.G;
-  std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions;
-  for (int64_t g = 0; g < sequences; ++g) {
-    sampler->windows().read(sampler->place(g), inputs.data(), labels.data());
-    split_rows(data.documents, inputs, labels, positions, int(T));
+  const int64_t two_epochs = 2 * sampler->sequences_per_epoch(source), T = settings.T;
+  const double share = sampler->mixture().share(source), asked = double(settings.steps) * double(settings.G) * share;
+  const int64_t sequences = asked > double(two_epochs) ? two_epochs : int64_t(asked);
+  std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions(inputs.size());
+  for (int64_t i = 0; i < sequences; ++i) {
+    sampler->read(sampler->place_in(source, i), inputs.data(), labels.data(), positions.data());
     if (std::ranges::any_of(labels, [](int32_t label) { return label != kIgnoredLabel; })) return;
   }
+  const DataSource& from = data.train[size_t(source)];
   REQUIRE(sequences == 0,
-          "the %lld sequences of %lld training tokens have no token to learn: %s\n  name other data with --train-data; "
-          "dev/data/inspect says what is learnt of a shard",
-          (long long)sequences, (long long)T,
-          data.train->has_masks() ? "their masks are 0" : "all of them tell documents apart");
+          "%sthe %lld sequences of %lld training tokens have no token to learn: %s\n  name other data with "
+          "--train-data; dev/data/inspect says what is learnt of a shard",
+          error_prefix(from).c_str(), (long long)sequences, (long long)T,
+          from.tokens.has_masks() ? "their masks are 0" : "all of them tell documents apart");
 }
 
 // Chooses how much text samples and questions see, and how losses and questions are measured. Throws if there is
@@ -192,26 +198,31 @@ void Setup::prepare_evaluation() {
   std::vector<ChoiceItem> choices = choose_context(settings, asked_length, prompt.size(), options, model.config, codec,
                                                    mesh, *planner, *communicator, device, console);
   evaluation.emplace(mesh.data_rank(), mesh.data_degree(), settings.B, settings.T, settings.context_length);
-  if (data.held_out && (settings.val_every || options.eval_only)) measure_held_out();
+  if (!data.held_out.empty() && (settings.val_every || options.eval_only)) measure_held_out();
   evaluation->ask_choices(std::move(choices));
   REQUIRE(!options.eval_only || !evaluation->empty(),
           "--eval-only: nothing to measure\n  name held-out data with --val-data, or questions with --eval-choices");
 }
 
 void Setup::measure_held_out() {
-  const TokenDataset& held_out = *data.held_out;
-  REQUIRE(!options.val_data.empty() || held_out.size() > 1,
-          "the last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
-          "held-out data by --val-data, or measure none: --val-every 0",
-          (long long)held_out.size());
-  evaluation->measure_loss(ValidationWindows(held_out, settings.T, settings.val_windows), data.held_out_documents,
-                           codec);
-  if (ranks.rank == 0 && data.train && data.train->size() > 1)  // only the first rank prints it
-    unigram = evaluation->unigram(*data.train, data.documents);
+  for (const DataSource& source : data.held_out) {
+    REQUIRE(
+        !options.val_data.empty() || source.tokens.size() > 1,
+        "%sthe last tenth of the training data is held out: %lld token, too few for a label\n  give more data, name "
+        "held-out data by --val-data, or measure none: --val-every 0",
+        error_prefix(source).c_str(), (long long)source.tokens.size());
+    evaluation->measure_loss(ValidationWindows(source.tokens, settings.T, settings.val_windows), source.documents,
+                             codec, source.name);
+  }
+  const auto has_labels = [](const DataSource& source) { return source.tokens.size() > 1; };
+  if (ranks.rank == 0 && !data.train.empty() && std::ranges::all_of(data.train, has_labels))
+    unigram = evaluation->unigram(count_labels(data.train));  // only the first rank prints it
 }
 
 std::string Setup::data_description() const {
-  std::string text = describe_data(*data.train, data.documents, options);
-  if (data.held_out) text += "; " + describe_held_out(*data.held_out, evaluation->measured_text(), options);
+  std::string text;
+  for (const DataSource& source : data.train) text += (text.empty() ? "" : "; ") + describe_data(source, data.train);
+  for (size_t i = 0; i < data.held_out.size(); ++i)
+    text += "; " + describe_held_out(data.held_out[i], evaluation->measured_text(i), options);
   return text;
 }

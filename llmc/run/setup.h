@@ -54,7 +54,8 @@ struct Setup {
   std::optional<Sampler> sampler;  // only in a training
   std::optional<DataIdentity> identity;  // only in a training
   std::vector<std::string> changes;      // what is not as it was in `resumed_from`, one sentence each
-  std::string about_masks;               // on the first rank, if the data has masks: of how many tokens the loss counts
+  // On the first rank, of each source that has masks: of how many tokens the loss counts, a sentence.
+  std::vector<std::string> about_masks;
   std::optional<Evaluation> evaluation;
   std::optional<Unigram> unigram;  // its loss of the held-out windows
   Tuning tuning;                   // the algorithms of the products; --tune-products finds them later
@@ -68,7 +69,8 @@ struct Setup {
 
   int64_t first_step() const { return resumed_from ? resumed_from->step() : 0; }  // how many steps are done already
   int64_t traced_step() const { return first_step() + 2; }  // by --trace: the steps before it still warm up
-  std::string data_description() const;                     // of a training's data, in one line
+  std::string source_name(int source) const { return data.train[size_t(source)].name; }  // of training data
+  std::string data_description() const;  // of a training's data, in one line
 
  private:
   std::optional<Checkpoint> open_checkpoint();
@@ -79,7 +81,7 @@ struct Setup {
   void choose_settings();
   void plan_snapshot_if_it_fits();
   void open_sampler();
-  void require_labels() const;
+  void require_labels(int source) const;
   void prepare_evaluation();
   void measure_held_out();
 };

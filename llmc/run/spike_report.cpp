@@ -67,14 +67,14 @@ std::string find_spike(Setup& setup, Trainer& trainer, const StepInput& input, b
   Stream stream(setup.device, "search");
   const std::vector<int64_t> data_ranks = gather_numbers(*setup.communicator, stream, setup.mesh.data_rank());
   const int64_t rank = std::find(data_ranks.begin(), data_ranks.end(), data_rank) - data_ranks.begin();
-  const Windows::Place place = setup.sampler->place(input.step * s.G + found.first);
+  const Sampler::Place place = setup.sampler->place(input.step * s.G + found.first);
   return format(
              "one sequence stands out by its %s: alone it has the loss %.4g and the gradient norm %.4g; it is%s in "
              "micro-batch %lld of %lld\n  data: sequence %lld of %d: ",
              by_loss ? "loss" : "gradients", found.loss, found.grad_norm,
              setup.ranks.size == 1 ? "" : format(" on rank %lld of %d,", (long long)rank, setup.ranks.size).c_str(),
              (long long)micro_batch + 1, (long long)s.micro_batches, (long long)row + 1, s.B) +
-         setup.data.train->where(place.start, place.tokens) +
+         setup.data.train[size_t(place.source)].tokens.where(place.start, place.tokens) +
          "\n  look at this data; if it is in order, a larger --skip-spikes or --bad-steps-limit, an earlier checkpoint "
          "or a lower --lr may help";
 }

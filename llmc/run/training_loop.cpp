@@ -6,7 +6,6 @@
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
-#include "llmc/data/documents.h"
 #include "llmc/device/replay.h"
 #include "llmc/memory/reserve.h"
 #include "llmc/run/description.h"
@@ -91,7 +90,7 @@ void TrainingLoop::open_folder() {
     for (const std::string& what : folder_->moved()) console_.line(what);
     folder_->write_about(options_json(setup_.requested, Scope::machine),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
-                                   options_.fp8, config, setup_.codec, *setup_.data.train),
+                                   options_.fp8, config, setup_.codec, tokens_of(setup_.data.train)),
                          start, trainer_.plan().table());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
@@ -186,7 +185,8 @@ void TrainingLoop::enqueue_step() {
                          .labels = labels_,
                          .flags = flags,
                          .positions = positions_,
-                         .no_graph = traced});
+                         .no_graph = traced,
+                         .sources = sources_});
   if (!traced || !folder_) return;
   setup_.device.record_to(nullptr);
   write_trace(options_.trace, record, record.spans);
@@ -194,17 +194,16 @@ void TrainingLoop::enqueue_step() {
                        options_.trace.c_str()));
 }
 
-// Fills this rank's micro-batches of the step, and splits their rows if these are packed with documents.
+// Fills this rank's micro-batches of the step, whose rows are split if they are packed with documents.
 void TrainingLoop::fill_batch(int64_t step) {
   const Mesh& mesh = setup_.mesh;
   const BatchLayout layout{settings_.G, mesh.data_degree(), settings_.B};
-  const size_t micro_tokens = size_t(settings_.B) * size_t(settings_.T);
-  inputs_.resize(micro_tokens * size_t(settings_.micro_batches));
-  labels_.resize(inputs_.size());
-  for (int64_t k = 0; k < settings_.micro_batches; ++k)
-    setup_.sampler->fill(layout, step, k, mesh.data_rank(), inputs_.data() + size_t(k) * micro_tokens,
-                         labels_.data() + size_t(k) * micro_tokens);
-  split_rows(setup_.data.documents, inputs_, labels_, positions_, settings_.T);
+  const size_t B = size_t(settings_.B), rows = B * size_t(settings_.micro_batches), T = size_t(settings_.T);
+  inputs_.resize(rows * T), labels_.resize(rows * T), sources_.resize(rows);
+  positions_.resize(setup_.sampler->packs() ? rows * T : 0);
+  for (size_t row = 0; row < rows; row += B)
+    setup_.sampler->fill(layout, step, int64_t(row / B), mesh.data_rank(), &inputs_[row * T], &labels_[row * T],
+                         positions_.empty() ? nullptr : &positions_[row * T], &sources_[row]);
 }
 
 // Waits for the oldest step that was enqueued and not reported, and reports it.
@@ -261,7 +260,8 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
                                              .inputs = inputs_,
                                              .labels = labels_,
                                              .positions = positions_,
-                                             .no_graph = true});
+                                             .no_graph = true,
+                                             .sources = sources_});
   fail_as(ExitCode::not_finite,
           "step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
           "those after step %lld\n  %s%s\n  %s",
@@ -306,6 +306,8 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   r.step = result.step + 1, r.steps = settings_.steps;
   r.loss = result.loss, r.labels = result.label_count, r.grad_norm = result.grad_norm;
   if (options_.z_loss > 0) r.z_loss = result.z_loss;
+  for (size_t i = 0; i < result.sources.size(); ++i)
+    if (result.sources[i].labels) r.sources.emplace_back(setup_.source_name(int(i)), result.sources[i].mean());
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.gpus = device.gpu ? setup_.ranks.size : 0;
@@ -388,12 +390,12 @@ void TrainingLoop::report_checkpoints() {
 // Returns what a checkpoint stores in addition to weights and moments, after the steps that have ended.
 Json TrainingLoop::checkpoint_state() const {
   Json saved = run_state(finished_, setup_.ranks.size, setup_.requested, settings_, setup_.model.config,
-                         setup_.data.train->size());
+                         tokens_of(setup_.data.train));
   return saved.set("data", setup_.data_description())
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
       .set("weights_loaded", setup_.model.loaded)
       .set("tokenizer", setup_.tokenizer)
-      .set("windows", kWindows)
+      .set("windows", setup_.source_name(0).empty() ? kWindows : kMixture)
       .set("optimizer_steps", trainer_.updates())
       .set("skipped_steps", Json::Array(skipped_.begin(), skipped_.end()))
       .set("seconds", training_seconds_)

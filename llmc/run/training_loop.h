@@ -95,6 +95,7 @@ class TrainingLoop {
   double last_checkpoint_time_ = 0;                   // when it was begun; if none was, when the run began
   int64_t enqueued_, finished_;                       // numbers of steps: enqueued, and reported
   std::vector<int32_t> inputs_, labels_, positions_;  // (micro-batches, B, T); no positions without packed documents
+  std::vector<int32_t> sources_;                      // (micro-batches, B)
   double training_seconds_ = 0;                       // of all steps, also those before a resume
   std::vector<int64_t> skipped_;                      // the spikes among all steps, by their numbers from 1
   Json last_step_, last_score_;

@@ -51,7 +51,7 @@ Tuning open_tuning(const Options& options, const Checkpoint* start, Communicator
 Tuning find_tuning(Trainer& trainer, const Sampler& sampler, const BatchLayout& layout, int data_rank, int64_t step,
                    Communicator& communicator, Device& device) {
   const int64_t micro_batches = std::min<int64_t>(layout.micro_batches(), 2);
-  const size_t tokens = size_t(layout.B) * size_t(sampler.windows().T());
+  const size_t tokens = size_t(layout.B) * size_t(sampler.T());
   std::vector<int32_t> inputs(size_t(micro_batches) * tokens), labels(inputs.size());
   for (int64_t k = 0; k < micro_batches; ++k)
     sampler.fill(layout, step, k, data_rank, inputs.data() + size_t(k) * tokens, labels.data() + size_t(k) * tokens);

@@ -7,11 +7,12 @@
 #include "llmc/kernels/classifier.h"
 
 BatchUploader::BatchUploader(MemoryPlan& plan, Device& device, int micro_batches, size_t tokens, int window,
-                             ContextPart context)
+                             int sources, ContextPart context)
     : device_(device),
       micro_batches_(micro_batches),
       tokens_((tokens + 63) / 64 * 64),
       window_(window),
+      several_sources_(sources > 1),
       context_(context),
       pinned_(plan.add(Segment::pinned, "batch", "tokens", DType::int32, {kSlots, micro_batches, arrays(), tokens_})),
       on_device_(plan.add(Segment::device, "batch", "tokens", DType::int32, {micro_batches, arrays(), tokens_})) {}
@@ -59,8 +60,14 @@ void BatchUploader::fill(int* batch, const int32_t* inputs, const int32_t* label
   sort_indices_by_token(batch, int(n), batch + kOrder * tokens_, sort_scratch_);
 }
 
+void BatchUploader::fill_sources(int* batch, const int32_t* row_sources, int B, int T) {
+  const size_t n = size_t(B) * size_t(T) / size_t(context_.degree);
+  for (size_t i = 0; i < n; ++i)
+    batch[size_t(source_array()) * tokens_ + i] = row_sources ? row_sources[context_.place(i, B, T) / size_t(T)] : 0;
+}
+
 void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* inputs, const int32_t* labels,
-                         const int32_t* positions, int B, int T, int V, int past) {
+                         const int32_t* positions, int B, int T, int V, int past, const int32_t* row_sources) {
   const size_t n = size_t(B) * size_t(T);
   REQUIRE(
       B > 0 && T > 0 && T % context_.multiple() == 0 && n <= tokens_ * size_t(context_.degree),
@@ -72,9 +79,12 @@ void BatchUploader::send(Stream& stream, int micro_batches, const int32_t* input
   const Tensor slot = pinned_->at(slot_).first({micro_batches, arrays(), tokens_});
   slot_ = (slot_ + 1) % kSlots;
   host_accesses(device_, "the next step's tokens", {writes(slot)});
-  for (size_t k = 0; device_.executes() && k < size_t(micro_batches); ++k)  // a modelled device has no memory to fill
-    fill(slot.at(k).as<int>(), inputs + k * n, labels ? labels + k * n : nullptr,
-         positions ? positions + k * n : nullptr, B, T, V, past);
+  for (size_t k = 0; device_.executes() && k < size_t(micro_batches); ++k) {  // a modelled device has no memory to fill
+    int* batch = slot.at(k).as<int>();
+    fill(batch, inputs + k * n, labels ? labels + k * n : nullptr, positions ? positions + k * n : nullptr, B, T, V,
+         past);
+    if (several_sources_) fill_sources(batch, row_sources ? row_sources + k * size_t(B) : nullptr, B, T);
+  }
   packed_ = positions != nullptr;
   B_ = B, T_ = T;
   copy(stream, on_device_->first({micro_batches, arrays(), tokens_}), slot);
@@ -89,6 +99,7 @@ MicroBatch BatchUploader::micro_batch(int index) const {
           .order = array(kOrder),
           .document_start = packed_ ? array(kDocumentStart) : Tensor(),
           .window_start = window_ ? array(kWindowStart) : Tensor(),
+          .sources = several_sources_ ? array(source_array()) : Tensor(),
           .B = B_,
           .T = T_};
 }

@@ -32,10 +32,11 @@ Json known_state(Json state) {
           "checkpoint: go on with that one",
           state.where().c_str(), (long long)version, (long long)kStateVersion);
   const std::string& windows = state.get_string("windows");
-  REQUIRE(windows == kWindows,
-          "%s: the data is cut into sequences by the rule \"%s\"\n  this program knows \"%s\" alone: go on with the "
-          "train_llama that wrote the checkpoint",
-          state.where().c_str(), windows.c_str(), kWindows);
+  REQUIRE(
+      windows == kWindows || windows == kMixture,
+      "%s: the data is cut into sequences by the rule \"%s\"\n  this program knows \"%s\" and \"%s\": go on with the "
+      "train_llama that wrote the checkpoint",
+      state.where().c_str(), windows.c_str(), kWindows, kMixture);
   const int64_t step = state.get_int("step"), updates = state.get_int("optimizer_steps");
   REQUIRE(updates >= 0 && updates <= step, "%s: %lld updates (optimizer_steps) in %lld steps", state.where().c_str(),
           (long long)updates, (long long)step);

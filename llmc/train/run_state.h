@@ -12,7 +12,7 @@
 //                              chose for "auto"
 //   data, data_identity        a sentence about the data; what it is recognised by (data_identity.h), with the rule of
 //                              its documents
-//   windows                    how the data is split into sequences: kWindows
+//   windows                    how the data is split into sequences: kWindows or kMixture
 //   tokenizer                  file: where tokenizer.json was when the run began; xxh64: its checksum ("" for both
 //                              without one); document_token: what begins a text that is tokenized (null: nothing)
 //   tuning                     the chosen algorithms of products, or null
@@ -30,7 +30,8 @@
 #include "llmc/train/settings.h"
 
 inline constexpr int64_t kStateVersion = 1;
-inline constexpr const char* kWindows = "concatenation";  // the rule of sampler.h
+// The rules of sampler.h: of one source without a name, and of the named sources of a mixture.
+inline constexpr const char *kWindows = "concatenation", *kMixture = "mixture";
 
 // Returns the keys of a checkpoint that follow from options, settings and model. The training loop adds the others.
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,

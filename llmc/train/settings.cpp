@@ -7,6 +7,7 @@
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
+#include "llmc/data/data_sources.h"
 #include "llmc/train/defaults.h"
 
 namespace {
@@ -113,13 +114,15 @@ void resolve_length(RunSettings& s, const Options& o, const Defaults& defaults, 
                                                             : "the most by default, of a model of this size"));
 }
 
-// Returns how many windows of T held-out tokens --val-tokens asks for. By default they have at most a tenth of the
-// tokens that the run trains on. It measures them five times, and a forward pass takes a third of a step's time.
+// Returns how many windows of T held-out tokens --val-tokens asks for, of each source of a mixture. By default those of
+// all sources have at most a tenth of the tokens that the run trains on. It measures them five times, and a forward
+// pass takes a third of a step's time.
 int64_t windows_to_measure(const RunSettings& s, const Options& o) {
   constexpr int64_t kTokens = 16384, kWindows = 16, kAll = std::numeric_limits<int64_t>::max();
   if (!is_auto(o.val_tokens)) return o.val_tokens ? std::max<int64_t>(1, o.val_tokens / s.T) : kAll;
   if (o.eval_only) return kAll;
-  const double tenth = std::ceil(double(s.steps) * double(s.G) / 10);
+  const size_t sources = patterns_of(o.val_data.empty() ? o.train_data : o.val_data).size();
+  const double tenth = std::ceil(double(s.steps) * double(s.G) / 10 / double(sources));
   return int64_t(std::min(double(std::max(kWindows, kTokens / s.T)), tenth));
 }
 
@@ -243,6 +246,7 @@ bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && ste
 RunSettings resolve_settings(const Options& o, const ModelConfig& config, const DeviceInfo& device, int data_ranks,
                              int64_t data_tokens, bool loaded, const Options* asked) {
   RunSettings s{};
+  s.sources = int(training_sources(o.train_data).size());
   const Defaults defaults = defaults_of(config);
   resolve_fp8(s, o, config, data_ranks);
   if (is_auto(o.dtype)) {
@@ -321,6 +325,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.seed = uint64_t(o.seed);
   t.snapshot = t.training && s.snapshot;
   t.micro_batches = t.training ? int(s.micro_batches) : 1;
+  t.sources = t.training ? s.sources : 1;
   t.graphs = t.training && o.cuda_graphs;
   t.tensor_chunks = int(o.tensor_parallel_overlap);
   t.tensor_sums = o.tensor_parallel_reduce_dtype == "fp32" ? DType::fp32 : s.dtype;

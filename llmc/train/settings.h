@@ -28,7 +28,8 @@ struct RunSettings {
   int64_t cooldown_steps;  // of wsd
   DecayShape cooldown_shape;
   int64_t val_every;     // 0: never
-  int64_t val_windows;   // sequences of held-out tokens that a validation measures, if there are so many
+  int64_t val_windows;   // sequences of held-out tokens that a validation measures of each source, if there are so many
+  int sources;           // of the training data: several of a mixture
   int64_t sample_every;  // 0: never; -1: halfway, unless the run is short, and at the end
   int head_chunk;
   AttentionKernel attention;

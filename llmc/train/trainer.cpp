@@ -73,9 +73,9 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                        host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_batches,
-               size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window,
+               size_t(settings.B) * size_t(settings.T) / size_t(mesh.context_degree), config_.window, settings.sources,
                transformer_.context_part()),
-      step_states_(plan_, device),
+      step_states_(plan_, device, settings.sources),
       workspace_(
           plan_.add(Segment::device, "workspace", "products", DType::uint8, {Matmul::workspace_bytes(device.info())})),
       to_reduce_(device),
@@ -142,12 +142,16 @@ void Trainer::enqueue_step(const StepInput& input) {
   REQUIRE(!graph_ || input.no_graph || !device_.records(),
           "step %lld is recorded here, and other ranks may launch theirs as a whole: all must enqueue it no_graph",
           (long long)input.step + 1);
+  REQUIRE(input.sources.empty() || input.sources.size() * size_t(settings_.T) == input.inputs.size(),
+          "a step of %zu sequences of %d tokens, and %zu sources\n  expected one for each sequence",
+          input.inputs.size() / size_t(settings_.T), settings_.T, input.sources.size());
   const Range range("step %lld", input.step + 1);
   const StepForm form{int(input.inputs.size() / micro_tokens), !input.positions.empty()};
   device_.begin_step();
   send_state(input);
   batches_.send(compute_, form.micro_batches, input.inputs.data(), input.labels.data(),
-                form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, whole_config_.V);
+                form.packed ? input.positions.data() : nullptr, settings_.B, settings_.T, whole_config_.V, 0,
+                input.sources.empty() ? nullptr : input.sources.data());
   if (scales_) scales_->begin_step(input.step);
   if (graph_ && stepped_ && !input.no_graph && can_launch(input.step)) launch_work(form);
   else enqueue_work(form, false);
@@ -189,10 +193,12 @@ void Trainer::enqueue_work(StepForm form, bool capturing) {
     const MicroBatch batch = batches_.micro_batch(k);
     transformer_.forward(batch, true);
     transformer_.backward(batch, step_states_.on_device(), *gradients_, k == 0, k + 1 == form.micro_batches);
+    if (batch.sources) sum_by_source(batch, k == 0);
   }
   const Range range("optimizer");
   if (scales_) scales_->count_not_finite();
   start_sum_over_ranks({&step_states_.on_device()->loss_sum, {int64_t(kSummedAtEnd) + (settings_.z_loss > 0)}});
+  if (step_states_.source_sums()) start_sum_over_ranks(step_states_.source_sums());
   if (scales_) scales_->start_all_reduce();
   gradients_->wait_for_sums();
   if (snapshot_) snapshot_->before_update(compute_);
@@ -203,6 +209,14 @@ void Trainer::enqueue_work(StepForm form, bool capturing) {
   if (muon_) muon_->update(*matmul_, *gradients_, parameters_, step_states_.on_device());
   optimizer_->update(*gradients_, parameters_, step_states_.on_device());
   join();
+}
+
+// Adds the losses of the micro-batch, which the head has left, to those of their sources. In a tensor-parallel group
+// all ranks have the same losses, and one of them counts.
+void Trainer::sum_by_source(const MicroBatch& batch, bool first) {
+  if (first) clear(compute_, step_states_.source_sums());
+  if (split_.rank == 0)
+    sum_losses_by_source(compute_, step_states_.source_sums(), transformer_.losses(), batch.labels, batch.sources);
 }
 
 bool Trainer::can_launch(int64_t step) const {
@@ -226,7 +240,7 @@ void Trainer::sum_over_ranks_on_device(const Tensor& numbers) {
 }
 
 StepResult Trainer::wait_for_step() {
-  const auto [s, seconds] = step_states_.wait_for_oldest(communicator_);
+  const auto [s, source_sums, seconds] = step_states_.wait_for_oldest(communicator_);
   if (scales_) scales_->read_result(s);
   if (snapshot_waits_ > 0) --snapshot_waits_, snapshot_recorded_ -= s.held != 0;
   updates_ = s.updates;
@@ -241,6 +255,8 @@ StepResult Trainer::wait_for_step() {
   result.held = s.held != 0, result.halted = s.held & kHalted;
   result.loss_spike = s.held & kLossSpike, result.norm_spike = s.held & kNormSpike;
   result.seconds = seconds;
+  for (size_t i = 0; i < source_sums.size(); i += 2)
+    result.sources.push_back({source_sums[i], int64_t(source_sums[i + 1])});
   return result;
 }
 

@@ -50,7 +50,15 @@ struct StepInput {
   StepFlags flags = {};             // this rank's
   // (k, B, T) for packed documents (see BatchUploader); empty: 0 .. T-1 in each row.
   std::span<const int32_t> positions = {};
-  bool no_graph = false;  // not launched as a graph; set on all ranks when one of them records the step
+  bool no_graph = false;                  // not launched as a graph; set on all ranks when one of them records the step
+  std::span<const int32_t> sources = {};  // (k, B) the source of each sequence; empty: all are from the first
+};
+
+// A sum of losses over the labels that are not ignored. mean() is the loss; it is NaN if there are none.
+struct LossSum {
+  double nats = 0;
+  int64_t labels = 0;
+  double mean() const { return nats / double(labels); }
 };
 
 struct StepResult {
@@ -67,13 +75,7 @@ struct StepResult {
   bool halted;                  // nor are those of later steps: it is not finite, or one spike too many in a row
   bool loss_spike, norm_spike;  // its loss, its norm is a spike (spike_window.h)
   double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
-};
-
-// A sum of losses over the labels that are not ignored. mean() is the loss; it is NaN if there are none.
-struct LossSum {
-  double nats = 0;
-  int64_t labels = 0;
-  double mean() const { return nats / double(labels); }
+  std::vector<LossSum> sources;  // of the labels of each source; empty if there is one source
 };
 
 class Trainer {
@@ -187,6 +189,7 @@ class Trainer {
   RankPart rank_part() const;
 
   void send_state(const StepInput& input);
+  void sum_by_source(const MicroBatch& batch, bool first);
   void enqueue_work(StepForm form, bool capturing);
   bool can_launch(int64_t step) const;
   static void set_flags(StepState& state, const StepFlags& flags);

@@ -28,6 +28,7 @@ struct TrainerSettings : PassSettings, OptimizerSettings {
   int64_t fp8_stats = 0;             // statistics every so many steps, from 0 on; 0: never
   StateSettings state;               // types and memory of master weights and moments
   int micro_batches = 1;             // most micro-batches per step
+  int sources = 1;                   // of the training data, whose losses are summed one by one
   int tensor_chunks = 1;             // in which tensor parallelism sends rows, at the same time as the products
   DType tensor_sums = DType::fp32;   // of partial sums between tensor-parallel ranks
   bool graphs = false;               // captures a step once as a CUDA graph, and then launches the graph

@@ -27,13 +27,26 @@ TITLES = {
 }
 EXACT = ("lr",)  # no noise: never smoothed
 FRACTIONS = ("choices_acc", "choices_acc_norm", "choices_acc_norm_tokens", "mfu")
-LOGARITHMIC = ("loss", "val_loss", "grad_norm")  # if the reader wants so
+LOGARITHMIC = ("loss", "val_loss", "grad_norm")  # if the reader wants so; also those of sources
 
 
 def names_of(all_curves):
-    """The scalars of all runs: those with a title first."""
+    """The scalars of all runs: those with a title first, and after each those of the sources of a mixture."""
     found = dict.fromkeys(name for curves in all_curves for name in curves)
-    return [name for name in TITLES if name in found] + [name for name in found if name not in TITLES]
+    return ([name for known in TITLES for name in found if base_of(name) == known]
+            + [name for name in found if base_of(name) not in TITLES])
+
+
+def base_of(name):
+    """loss of "loss/web", which is the loss of the source web."""
+    return name.partition("/")[0]
+
+
+def title_of(name):
+    """The title of a scalar's chart, and its unit."""
+    title, unit = TITLES.get(base_of(name), (name, ""))
+    source = name.partition("/")[2]
+    return (f"{title} of {source}" if source and base_of(name) in TITLES else title), unit
 
 
 def draw(all_curves):
@@ -49,7 +62,7 @@ def chart(name, all_curves, x_range, crosshair):
     """A figure with a curve a run, called run:<number>; `smooth` is the column that page.js computes."""
     plot = figure(name=name, height=260, sizing_mode="stretch_width", x_range=x_range, tools="", window_axis="x",
                   toolbar_location="above", toolbar_inner=True, min_border_left=46, min_border_right=12)
-    if name in FRACTIONS:
+    if base_of(name) in FRACTIONS:
         plot.y_range.default_span = 0.1  # of the axis of a constant; else it would be 2
     for number, curves in enumerate(all_curves):
         if name in curves:

@@ -63,8 +63,8 @@ def chart_cards(pages):
     script, places = charts.draw([page.curves for page in pages])
     cards = ""
     for name, place in places.items():
-        title, unit = charts.TITLES.get(name, (name, ""))
-        log = "data-log" if name in charts.LOGARITHMIC else ""
+        title, unit = charts.title_of(name)
+        log = "data-log" if charts.base_of(name) in charts.LOGARITHMIC else ""
         cards += (f'<article class="chart" data-scalar="{escape(name)}" {log}><h3>{escape(title)} <small>{unit}</small>'
                   f'</h3><div class="values"></div>{place}</article>')
     return script, cards
