@@ -58,6 +58,7 @@ struct Recipe {
   double learning_rate, weight_decay;
   float beta1, beta2, eps, grad_clip;
   int steps;
+  OptimizerSettings muon;  // what it says of Muon
 };
 
 Recipe read_recipe(const Json& json) {
@@ -67,6 +68,17 @@ Recipe read_recipe(const Json& json) {
   r.beta1 = float(json.get_double("beta1")), r.beta2 = float(json.get_double("beta2"));
   r.eps = float(json.get_double("eps")), r.grad_clip = float(json.get_double("grad_clip"));
   r.steps = int(json.get_int("steps"));
+  if (json.contains("muon")) {
+    const Json& muon = json.at("muon");
+    const std::string scale = muon.get_string("scale");
+    REQUIRE(scale == "match-rms" || scale == "original", "%s: Muon's scale is %s, expected match-rms or original",
+            json.where().c_str(), scale.c_str());
+    r.muon.muon = true;
+    r.muon.muon_scale = scale == "original" ? MuonScale::original : MuonScale::match_rms;
+    r.muon.muon_rate_factor = float(muon.get_double("learning_rate") / r.learning_rate);
+    r.muon.muon_momentum = float(muon.get_double("momentum"));
+    r.muon.muon_weight_decay = float(muon.get_double("weight_decay"));
+  }
   REQUIRE(r.steps > 0, "%s: steps is %d, expected at least 1", json.where().c_str(), r.steps);
   return r;
 }
@@ -174,6 +186,7 @@ TrainerSettings settings_for(const Dump& dump, int T, Precision precision, const
   settings.B = dump.B, settings.T = T;
   settings.attention = arguments.attention;
   settings.tensor_sums = precision == Precision::fp32 ? DType::fp32 : arguments.tensor_sums.value_or(settings.dtype);
+  static_cast<OptimizerSettings&>(settings) = dump.recipe.muon;
   settings.beta1 = dump.recipe.beta1, settings.beta2 = dump.recipe.beta2, settings.eps = dump.recipe.eps;
   settings.weight_decay = float(dump.recipe.weight_decay), settings.grad_clip = dump.recipe.grad_clip;
   return settings;

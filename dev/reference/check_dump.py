@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 RECIPE_KEYS = {"learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip", "steps"}
+MUON_KEYS = {"learning_rate", "momentum", "weight_decay"}
 FILES = ("config.json", "model.safetensors", "batch.safetensors", "recipe.json", "expected.safetensors",
          "pytorch_error.json")
 FAMILIES = ("llama", "mistral", "ministral", "qwen2", "qwen3", "olmo2")
@@ -110,7 +111,7 @@ def weight_shapes(config: dict) -> Shapes:
 def check_recipe(recipe: dict) -> Iterator[str]:
     for key in sorted(RECIPE_KEYS - recipe.keys()):
         yield f"recipe.json: {key} is missing"
-    for key in sorted(recipe.keys() - RECIPE_KEYS - {"quantization"}):
+    for key in sorted(recipe.keys() - RECIPE_KEYS - {"quantization", "muon"}):
         yield f"recipe.json: {key} does not belong here"
     for key in sorted(RECIPE_KEYS & recipe.keys()):
         if not isinstance(recipe[key], (int, float)) or not math.isfinite(recipe[key]) or recipe[key] < 0:
@@ -119,6 +120,11 @@ def check_recipe(recipe: dict) -> Iterator[str]:
         yield f"recipe.json: steps is {recipe['steps']!r}, expected an integer of 1 or more"
     elif isinstance(recipe.get("eps"), float) and recipe["eps"] < 1e-5:
         yield f"recipe.json: eps is {recipe['eps']}; below 1e-5 AdamW turns rounding errors into full steps"
+    muon = recipe.get("muon", {"scale": "original"} | dict.fromkeys(MUON_KEYS, 0.0))
+    if not isinstance(muon, dict) or muon.get("scale") not in ("original", "match-rms") or not all(
+            isinstance(muon.get(key), (int, float)) and muon[key] >= 0 for key in MUON_KEYS):
+        yield (f"recipe.json: muon is {muon!r}, expected a scale, original or match-rms, and numbers, not negative: "
+               f"{', '.join(sorted(MUON_KEYS))}")
     quantization = recipe.get("quantization", {"recipe": ""})
     if not isinstance(quantization, dict) or not isinstance(quantization.get("recipe"), str):
         yield f"recipe.json: quantization is {quantization!r}, expected an object with a recipe's name"

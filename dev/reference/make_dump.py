@@ -12,6 +12,8 @@ it by finite differences.
 
 import argparse
 import copy
+import functools
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -20,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.optim._muon as torch_muon
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -50,6 +53,7 @@ class Shape:
     documents: int = 0  # rows are packed with documents of some such length; 0: a row is one document
     turns: int = 0  # only every other run of about so many tokens is learnt, as the answers of a conversation; 0: all is
     fp8: str = "off"  # Quantization.parse
+    muon: str = ""  # the scale of Muon's updates of the blocks' matrices, "match-rms" or "original"; "": AdamW updates all
     family: str = "llama"  # Hugging Face's model_type
     keys: dict[str, object] = field(default_factory=dict)  # of config.json, in addition to those that all shapes have
     omitted: tuple[str, ...] = ()  # keys that Hugging Face writes, but older files of a family do not have
@@ -127,7 +131,20 @@ SHAPES |= {
     "fp8_olmo2": replace(ODD, C=48, family="olmo2", fp8="delayed",
                          keys={"pad_token_id": 7, "eos_token_id": 2})}
 
+# Muon with both scales, on tall, wide and square matrices.
+SHAPES |= {
+    "muon": Shape(C=32, FF=48, L=2, NH=8, NKV=2, HD=16, V=64, B=2, T=41, muon="match-rms"),
+    "muon_tied": Shape(C=48, FF=40, L=2, NH=3, NKV=1, HD=16, V=65, B=2, T=37, tied=True, muon="original"),
+    "muon_qwen2": Shape(C=64, FF=24, L=1, NH=4, NKV=2, HD=16, V=61, B=2, T=43, family="qwen2", muon="original"),
+    "muon_olmo2": Shape(C=48, FF=40, L=2, NH=3, NKV=1, HD=16, V=57, B=2, T=39, family="olmo2", muon="match-rms",
+                        keys={"pad_token_id": 7, "eos_token_id": 2}),
+    "fp8_muon": replace(ODD, C=48, NH=4, NKV=2, fp8="delayed", muon="match-rms"),
+}
+
 RECIPE = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-5, "weight_decay": 0.1, "steps": 12}
+
+# Another rate and decay than AdamW's, so that a mistake of one for the other shows.
+MUON = {"learning_rate": 5e-4, "momentum": 0.95, "weight_decay": 0.2}
 
 # test_llama's yardstick are PyTorch's errors with so many sets of weights: with one set, the error of a norm's few
 # entries is a matter of luck, because Adam turns an entry whose sign flips into a full step.
@@ -225,7 +242,10 @@ def setting(shape: Shape) -> tuple[PreTrainedConfig, Tensors, Tensors, dict, Qua
     config = model_config(shape)
     weights = initial_weights(config, rng)
     batch = token_batches(shape, RECIPE["steps"], rng)
-    return config, weights, batch, RECIPE | {"grad_clip": shape.grad_clip}, Quantization.parse(shape.fp8)
+    recipe = RECIPE | {"grad_clip": shape.grad_clip}
+    if shape.muon:
+        recipe["muon"] = MUON | {"scale": shape.muon}
+    return config, weights, batch, recipe, Quantization.parse(shape.fp8)
 
 
 def sees(T: int, window: int | None, positions: Tensor | None) -> Tensor:
@@ -341,10 +361,15 @@ def global_norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 class AdamW:
-    """Weights and moments in `dtype`.  Decay on matrices only.  The clip factor is clip/norm, with nothing added."""
+    """Weights and moments in `dtype`.  Decay on matrices only.  The clip factor is clip/norm, with nothing added.  With `muon` in the
+    recipe, PyTorch's Muon updates the blocks' matrices."""
 
-    def __init__(self, weights: Tensors, recipe: dict, dtype: torch.dtype) -> None:
-        self.recipe = recipe
+    nesterov = True
+
+    def __init__(self, weights: Tensors, recipe: dict, dtype: torch.dtype,
+                 products: torch.dtype | None = None) -> None:
+        """`products`: the type in which the model computes; by default `dtype`."""
+        self.recipe, self.products = recipe, products or dtype
         self.weights = {name: w.to(dtype, copy=True) for name, w in weights.items()}
         self.m = {name: torch.zeros_like(w) for name, w in self.weights.items()}
         self.v = {name: torch.zeros_like(w) for name, w in self.weights.items()}
@@ -362,6 +387,9 @@ class AdamW:
         bias1, bias2 = 1 - r["beta1"] ** self.step, 1 - r["beta2"] ** self.step
         for name, w in self.weights.items():
             g, m, v = grads[name] * factor, self.m[name], self.v[name]
+            if "muon" in r and is_block_matrix(name, w):
+                self.update_by_muon(w, g, m)
+                continue
             m.mul_(r["beta1"]).add_(g, alpha=1 - r["beta1"])
             v.mul_(r["beta2"]).addcmul_(g, g, value=1 - r["beta2"])
             if self.decays(w):
@@ -369,12 +397,36 @@ class AdamW:
             w.addcdiv_(m, v.sqrt().div_(math.sqrt(bias2)).add_(r["eps"]), value=-r["learning_rate"] / bias1)
         return norm
 
+    def update_by_muon(self, w: Tensor, g: Tensor, m: Tensor) -> None:
+        """PyTorch's own code, as shipped if products are bf16, else without its cast to bf16."""
+        r = self.recipe["muon"]
+        step = torch_muon._single_tensor_muon if self.products == torch.bfloat16 else muon_without_cast()
+        step([w], [g], [m], lr=r["learning_rate"], weight_decay=r["weight_decay"], momentum=r["momentum"],
+             nesterov=self.nesterov, ns_coefficients=(torch_muon.DEFAULT_A, torch_muon.DEFAULT_B, torch_muon.DEFAULT_C), ns_steps=5,
+             eps=torch_muon.EPS, adjust_lr_fn={"match-rms": "match_rms_adamw", "original": "original"}[r["scale"]],
+             has_complex=False)
+
+
+def is_block_matrix(name: str, w: Tensor) -> bool:
+    return w.dim() == 2 and ".layers." in name
+
+
+@functools.cache
+def muon_without_cast() -> Callable[..., None]:
+    """torch.optim's _single_tensor_muon, which iterates in the type of the gradient."""
+    source = inspect.getsource(torch_muon)
+    exact = source.replace("grad.to(dtype=torch.bfloat16, copy=True)", "grad.clone()")
+    assert exact != source, "torch.optim._muon has another cast to bf16"
+    namespace = {"__name__": "muon_without_cast", "__package__": "torch.optim"}
+    exec(compile(exact, "muon_without_cast", "exec"), namespace)
+    return namespace["_single_tensor_muon"]
+
 
 def run_recipe(compute: Callable[[Tensors, int], tuple[Tensor, Tensor, Tensors]], weights: Tensors, recipe: dict,
-               dtype: torch.dtype) -> Tensors:
+               dtype: torch.dtype, products: torch.dtype | None = None) -> Tensors:
     """The tensors of expected.safetensors.  `compute` gives logits, loss and gradients of (master weights, step);
-    `dtype` is that of the master weights."""
-    optimizer = AdamW(weights, recipe, dtype)
+    `dtype` is that of the master weights, `products` that in which the model computes, by default the same."""
+    optimizer = AdamW(weights, recipe, dtype, products)
     result: Tensors = {}
     losses, norms = [], []
     for step in range(recipe["steps"]):
@@ -407,7 +459,7 @@ def train(config: PreTrainedConfig, weights: Tensors, batch: Tensors, recipe: di
         loss.backward()
         return logits.detach(), loss.detach(), {name: p.grad.to(wide) for name, p in parameters.items()}
 
-    return run_recipe(compute, weights, recipe, wide)
+    return run_recipe(compute, weights, recipe, wide, dtype)
 
 
 def emulation(config: PreTrainedConfig, T: int, quantization: Quantization | None,
@@ -424,7 +476,7 @@ def train_emulated(config: PreTrainedConfig, weights: Tensors, batch: Tensors, r
     model = emulation(config, batch["input_ids"].shape[-1], quantization)
     operands = model.record = {}
     result = run_recipe(lambda master, step: model.gradients(master, batch["input_ids"][step], batch["labels"][step]),
-                        weights, recipe, torch.float32)
+                        weights, recipe, torch.float32, torch.bfloat16)
     return result, operands
 
 

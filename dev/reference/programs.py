@@ -101,6 +101,44 @@ class Bf16Weights(AdamW):
         return norm
 
 
+class PlainMomentum(AdamW):
+    nesterov = False
+
+
+class FusedQkv(AdamW):
+    """Muon takes q, k and v, stacked, as one matrix."""
+
+    def __init__(self, weights: Tensors, *args: object) -> None:
+        super().__init__(fused_qkv(weights), *args)
+        self.fused = self.weights
+        self.weights = {}
+        for name, w in self.fused.items():
+            parts = [name.replace("qkv", f"{x}_proj") for x in "qkv"] if name.endswith("qkv.weight") else [name]
+            self.weights |= zip(parts, w.split([len(weights[part]) for part in parts]))  # views
+
+    def update(self, grads: Tensors) -> Tensor:
+        separate, self.weights = self.weights, self.fused
+        norm = super().update(fused_qkv(grads))
+        self.weights = separate
+        return norm
+
+
+def fused_qkv(tensors: Tensors) -> Tensors:
+    result: Tensors = {}
+    for name, t in tensors.items():
+        if name.endswith("q_proj.weight"):
+            t = torch.cat([tensors[name.replace("q_proj", f"{x}_proj")] for x in "qkv"])
+            result[name.replace("q_proj", "qkv")] = t
+        elif not name.endswith(("k_proj.weight", "v_proj.weight")):
+            result[name] = t
+    return result
+
+
+def other_scale(p: "Program") -> None:
+    scales = ["match-rms", "original"]
+    p.recipe["muon"]["scale"] = scales[p.recipe["muon"]["scale"] == scales[0]]
+
+
 @dataclass
 class Program:
     """What a program computes with.  A fault changes some of it."""
@@ -155,7 +193,7 @@ class Program:
 
 def program(fault: str, config: PreTrainedConfig, batch: Tensors, recipe: dict) -> Program:
     """With a mistake of FAULTS, or the right one: "right"."""
-    result = Program(copy.deepcopy(config), dict(batch), dict(recipe))
+    result = Program(copy.deepcopy(config), dict(batch), copy.deepcopy(recipe))
     if fault != "right":
         FAULTS[fault].make(result)
     return result
@@ -360,4 +398,8 @@ FAULTS: dict[str, Fault] = {
     "beta2 0.9": Fault(lambda p: p.recipe.update(beta2=0.9)),
     "AdamW's eps x 3": Fault(lambda p: p.recipe.update(eps=3 * p.recipe["eps"])),
     "no weight decay": Fault(lambda p: p.recipe.update(weight_decay=0.0)),
-    "weight decay on norms": Fault(lambda p: setattr(p, "optimizer", DecayOnVectors))}
+    "weight decay on norms": Fault(lambda p: setattr(p, "optimizer", DecayOnVectors)),
+    "Muon of q, k and v as one matrix": Fault(lambda p: setattr(p, "optimizer", FusedQkv), lambda s: s.muon != ""),
+    "Muon with the other scale": Fault(other_scale, lambda s: s.muon != ""),
+    "Muon without Nesterov": Fault(lambda p: setattr(p, "optimizer", PlainMomentum), lambda s: s.muon != ""),
+    "Muon's momentum 0.9": Fault(lambda p: p.recipe["muon"].update(momentum=0.9), lambda s: s.muon != "")}

@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measures how fair and how sharp test_llama's limits are.")
     parser.add_argument("--shape", nargs="+", choices=SHAPES, metavar="NAME", help=", ".join(SHAPES),
                         default=["gqa4", "tied", "scaled_rope", "conversations", "head128", "qwen2", "qwen3",
-                                 "olmo2_pad", "window_equal", "window_layers", "yarn"])
+                                 "olmo2_pad", "window_equal", "window_layers", "yarn", "muon", "muon_qwen2"])
     parser.add_argument("--seeds", type=int, default=1, help="of each shape, with right programs")
     parser.add_argument("--wrong-seeds", type=int, default=1, help="of each shape, with wrong programs, too")
     parser.add_argument("--first-seed", type=int, default=1,

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Covers: promise 1: logits, losses, gradients and the weights after 12 AdamW steps agree with PyTorch on every shape of
-# dev/reference/dumps, in fp32, bf16 and each FP8 recipe, whose products agree on its operands; broken dumps are refused
+# Covers: promise 1: logits, losses, gradients and the weights after 12 steps of AdamW, or of Muon and AdamW, agree with
+# PyTorch on every shape of dev/reference/dumps, in fp32, bf16 and each FP8 recipe, whose products agree on its operands;
+# broken dumps are refused
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -41,6 +42,8 @@ broken() { # WHAT TEXT COMMAND…: in a copy of a dump; then its parity fails an
   refused "$1" "$2" "${parity[@]}" "$scratch/dump" --dtype fp32
 }
 broken "another learning rate" "  FAIL update" sed -i 's/"learning_rate": 0.001/"learning_rate": 0.00101/' recipe.json
+cp -r dev/reference/dumps/muon "$scratch/muon" && sed -i 's/"match-rms"/"original"/' "$scratch/muon/recipe.json"
+refused "another scale of Muon" "  FAIL update.model.layers" "${parity[@]}" "$scratch/muon" --dtype fp32
 broken "another epsilon of the norms" "  FAIL logits" sed -i 's/"rms_norm_eps": 1e-05/"rms_norm_eps": 1.1e-05/' config.json
 broken "a dump without its expectation" "expected.safetensors" rm expected.safetensors
 broken "a truncated batch" "batch.safetensors" truncate -s -100 batch.safetensors

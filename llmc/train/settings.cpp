@@ -8,7 +8,6 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/train/defaults.h"
-#include "llmc/train/matrix_owners.h"
 
 namespace {
 
@@ -287,10 +286,6 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.muon_weight_decay = float(is_auto(o.muon_weight_decay) ? o.weight_decay : o.muon_weight_decay);
   t.muon_rate_factor = is_auto(o.muon_lr) ? 1.0f : float(o.muon_lr / s.lr);
   t.muon_scale = o.muon_scale == "original" ? MuonScale::original : MuonScale::match_rms;
-  if (t.muon)
-    t.state.has_moment = [](const ParameterInfo& tensor, StateKind moment) {
-      return moment == StateKind::first_moment || !is_block_matrix(tensor);
-    };
   t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;

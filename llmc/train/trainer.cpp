@@ -24,6 +24,19 @@ std::unique_ptr<Trainer> Trainer::create(Device& device, Communicator& communica
   return std::unique_ptr<Trainer>(new Trainer(device, communicator, mesh, config, settings));
 }
 
+namespace {
+
+// Muon's matrices have one moment.
+TrainerSettings with_moments(TrainerSettings settings) {
+  if (settings.muon)
+    settings.state.has_moment = [](const ParameterInfo& tensor, StateKind moment) {
+      return moment == StateKind::first_moment || !is_block_matrix(tensor);
+    };
+  return settings;
+}
+
+}  // namespace
+
 Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const ModelConfig& config,
                  const TrainerSettings& settings)
     : device_(device),
@@ -32,7 +45,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       whole_config_(config),
       split_{mesh.tensor_degree, mesh.tensor_rank},
       config_(config.tensor_part(split_.degree, split_.rank)),
-      settings_(settings),
+      settings_(with_moments(settings)),
       shard_group_(groups_.shard_group()),
       layout_(whole_config_, shard_group_.degree(), split_),
       placement_(place_units(layout_, mesh.effective_stage(settings.zero_stage), shard_group_,
@@ -56,7 +69,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                   : nullptr),
       parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
                   compute_, gather_stream_),
-      optimizer_state_(plan_, layout_, placement_, settings.state, parameters_, settings.training, compute_,
+      optimizer_state_(plan_, layout_, placement_, settings_.state, parameters_, settings.training, compute_,
                        host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
       batches_(plan_, device, settings.micro_batches,
