@@ -131,7 +131,7 @@
   X("Memory", Count, run, activation_loading_horizon, 2, "[1, 100000]", "blocks of which that is on the device at once", "trains offload") \
   X("Memory", Switch, run, offload_optimizer, false, "", "moments and fp32 master weights lie in the host's memory, and updates stream them", "trains") \
   X("Memory", Switch, run, offload_gradients, false, "", "gradients lie in the host's memory but while their block's backward computes", "trains") \
-  X("Memory", Choice, run, moment_dtype, "fp32", "fp32|bf16", "of AdamW's moments (bf16: rounded stochastically)", "trains") \
+  X("Memory", Choice, run, moment_dtype, "fp32", "fp32|bf16", "of the optimizer's moments (bf16: rounded stochastically)", "trains") \
   X("Memory", Choice, run, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
   \
   X("Ranks", Count, run, zero_stage, 0, "[0, 3]", "what ranks shard: 1 master weights and moments, 2 also gradients, 3 also weights (ZeRO; 3: FSDP)", "sharing") \

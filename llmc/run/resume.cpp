@@ -292,6 +292,10 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
     }
     const bool replaces = !length.empty() && (name == "epochs" || name == "train-tokens");
     const std::string text = format("--%s (was %s)", is[i].c_str(), replaces ? ("--" + length).c_str() : value.c_str());
+    REQUIRE(name != "optimizer",
+            "--resume %s: %s\n  its moments mean nothing to another optimizer: remove the option, or begin a new run with "
+            "its weights (scripts/consolidate, then --model)",
+            path.c_str(), text.c_str());
     REQUIRE(scope_of(name) != Scope::order,
             "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a new run with "
             "its weights (scripts/consolidate, then --model)",

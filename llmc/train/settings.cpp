@@ -201,6 +201,23 @@ std::string describe_rate(const RunSettings& s, const Options& o, const Options&
                 describe_schedule(s.schedule, s.steps, s.warmup_steps, s.min_lr).c_str());
 }
 
+double muon_rate(const RunSettings& s, const Options& o) { return is_auto(o.muon_lr) ? s.lr : o.muon_lr; }
+double muon_decay(const Options& o) { return is_auto(o.muon_weight_decay) ? o.weight_decay : o.muon_weight_decay; }
+
+// "Muon for the matrices of 4 blocks, 0.79M of 0.9M parameters: learning rate 0.004, weight decay 0.1, …"
+std::string describe_muon(const RunSettings& s, const Options& o, const ModelConfig& config) {
+  const LayerProjections projections(config);
+  double matrices = 0;
+  for (const LayerProjection& p : projections.all()) matrices += double(p.OC) * p.IC;
+  const bool original = o.muon_scale == "original";
+  return format(
+      "Muon for the matrices of %s, %s of %s parameters: learning rate %g, weight decay %g, updates %s; AdamW for all "
+      "other weights",
+      counted(config.L, "block").c_str(), human_count(matrices).c_str(),
+      human_count(double(config.parameters())).c_str(), muon_rate(s, o), muon_decay(o),
+      original ? "times sqrt(max(1, rows / columns)) (original)" : "about as large as AdamW's (match-rms)");
+}
+
 void resolve_activations(RunSettings& s, const Options& o) {
   s.activations = {recompute_named(o.recompute), int(o.recompute_every), offload_named(o.activation_offload),
                    int(o.activation_loading_horizon)};
@@ -251,6 +268,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   s.attention = attention_kernel_named(o.attention);
   s.schedule = parse_schedule(o.schedule);
   s.reasons.push_back(describe_rate(s, o, asked ? *asked : o, loaded));
+  if (o.optimizer == "muon" && o.trains()) s.reasons.push_back(describe_muon(s, o, config));
   s.val_every = is_auto(o.val_every) ? std::max<int64_t>(1, s.steps / 4) : o.val_every;
   s.val_windows = windows_to_measure(s, o);
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
@@ -283,8 +301,8 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.weight_decay = float(o.weight_decay), t.grad_clip = float(o.grad_clip);
   t.muon = o.optimizer == "muon";
   t.muon_momentum = float(o.muon_momentum);
-  t.muon_weight_decay = float(is_auto(o.muon_weight_decay) ? o.weight_decay : o.muon_weight_decay);
-  t.muon_rate_factor = is_auto(o.muon_lr) ? 1.0f : float(o.muon_lr / s.lr);
+  t.muon_weight_decay = float(muon_decay(o));
+  t.muon_rate_factor = float(muon_rate(s, o) / s.lr);
   t.muon_scale = o.muon_scale == "original" ? MuonScale::original : MuonScale::match_rms;
   t.training = o.trains();
   t.zero_stage = int(o.zero_stage), t.prefetch = int(o.prefetch);
