@@ -38,6 +38,9 @@ same_training() {
     context) same_figures 2 --context-parallel-degree 2 --zero-stage 3 "${heads[@]}" ;;
     mesh) same_figures 4 --tensor-parallel-degree 2 --context-parallel-degree 2 "${block[@]}" ;;
     sharded) same_figures 4 --context-parallel-degree 2 --zero-stage 3 "${block[@]}" ;;
+    # A block's matrices go to their owners, of which there are more than one for each; their columns are cut.
+    muon) same_figures 2 --zero-stage 3 --global-batch 32 --model "$scratch/heads.json" --optimizer muon ;;
+    muon_tensor) same_figures 4 --tensor-parallel-degree 2 --zero-stage 1 "${heads[@]}" --optimizer muon ;;
     hybrid) same_figures 4 --hybrid-shard-degree 2 --zero-stage 3 "${block[@]}" ;;
   esac
 }
@@ -104,6 +107,10 @@ checks_of() {
       return
       ;;
     llmc/model/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
+    llmc/train/muon.*)
+      printf 'same_figures %d %s --optimizer muon\n' 2 "$model --zero-stage 3" 1 "$model"
+      return
+      ;;
     llmc/train/trainer.* | llmc/train/trainer_state.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'
