@@ -137,12 +137,12 @@ struct Gemm {
         out(stream, poisoned<Out>(before.size())) {}
   void run(Matmul& matmul) const {
     if (which == Addend::in_place) out.upload(before);
-    const Tensor result = out.tensor({a.rows, b.columns}), left = a.tensor(), right = b.tensor(),
-                 elsewhere = addend.tensor({a.rows, b.columns});
-    matmul.gemm(result, {left, a.transposed}, {right, b.transposed}, alpha, beta,
-                which == Addend::absent     ? Tensor()
-                : which == Addend::in_place ? result
-                                            : elsewhere);
+    const Tensor result = out.tensor({a.rows, b.columns}), left = a.tensor(), right = b.tensor();
+    const Matmul::Factor op_a{left, a.transposed}, op_b{right, b.transposed};
+    if (which == Addend::absent) matmul.gemm(result, op_a, op_b, alpha, beta);
+    else
+      matmul.gemm(result, op_a, op_b, alpha, beta,
+                  which == Addend::in_place ? result : addend.tensor({a.rows, b.columns}));
   }
   void compare(Checker& checker, const std::string& name) const {
     std::vector<double> want = product(a.rows, b.columns, a.columns, a, b);
