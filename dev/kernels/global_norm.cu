@@ -188,7 +188,8 @@ void check(Checker& checker) {
   Array<float> gradients(stream, 8);
   Array<double> partials(stream, 8);
   const Tensor g = gradients.tensor(), one = partials.tensor({1}), none = partials.tensor({0});
-  checker.refused("no gradients", "global_norm_squares of no numbers", [&] { global_norm_squares(stream, one, g.columns(0, 0)); });
+  checker.refused("no gradients", "global_norm_squares of no numbers",
+                  [&] { global_norm_squares(stream, one, g.columns(0, 0)); });
   checker.refused("misaligned", "not 16-byte aligned", [&] { global_norm_squares(stream, one, g.columns(1, 4)); });
   checker.refused("partial sums of more", "partials is (8) of fp64\n  expected (1) of fp64",
                   [&] { global_norm_squares(stream, partials.tensor(), g); });

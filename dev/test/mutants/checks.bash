@@ -38,9 +38,9 @@ same_training() {
     context) same_figures 2 --context-parallel-degree 2 --zero-stage 3 "${heads[@]}" ;;
     mesh) same_figures 4 --tensor-parallel-degree 2 --context-parallel-degree 2 "${block[@]}" ;;
     sharded) same_figures 4 --context-parallel-degree 2 --zero-stage 3 "${block[@]}" ;;
-    # A block's matrices go to their owners, of which there are more than one for each; their columns are cut.
-    muon) same_figures 2 --zero-stage 3 --global-batch 32 --model "$scratch/heads.json" --optimizer muon ;;
+    muon) same_figures 2 --zero-stage 3 "${heads[@]}" --optimizer muon ;;
     muon_tensor) same_figures 4 --tensor-parallel-degree 2 --zero-stage 1 "${heads[@]}" --optimizer muon ;;
+    muon_fp8) same_figures 2 --zero-stage 3 "${heads[@]}" --optimizer muon --dtype bf16 --fp8 tensorwise ;;
     hybrid) same_figures 4 --hybrid-shard-degree 2 --zero-stage 3 "${block[@]}" ;;
   esac
 }
