@@ -108,7 +108,7 @@ checks_of() {
       ;;
     llmc/model/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
     llmc/train/muon.*)
-      printf 'same_figures %d %s --optimizer muon\n' 2 "$model --zero-stage 3" 1 "$model"
+      printf 'same_figures %d --optimizer muon --global-batch 16 --model $scratch/heads.json %s\n' 2 '--zero-stage 3' 1 ''
       return
       ;;
     llmc/train/trainer.* | llmc/train/trainer_state.*)
