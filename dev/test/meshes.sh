@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: promise 2: tensor and context parallelism, with sharding, hybrid sharding and accumulation, train as one rank
+# Covers: promise 2: tensor and context parallelism, with sharding, hybrid sharding and accumulation, by AdamW and Muon, train as one rank
 # does: first loss, gradients, norm and 10 losses, on 2 and 4 (or 8) ranks, for odd vocabularies and shared key and value heads
 # Timeout: 600
 #
