@@ -1,7 +1,7 @@
 // The global norm against float64 sums.
 //
 // Covers: promise 7: global_norm: norms of ugly sizes and several buffers, clip/norm and not clip/norm², nothing
-// hidden; which steps are held
+// hidden; which steps are held; squares of bf16 numbers
 #include "llmc/kernels/global_norm.h"
 
 #include "dev/kernels/check.h"
@@ -82,6 +82,24 @@ void check_factor(Checker& checker, const std::string& name, float value, float 
                format("norm %g, factor %g", double(got.grad_norm), double(got.clip_factor)));
 }
 
+// The squares of bf16 numbers have the bits of those of the same numbers in fp32.
+void check_narrow(Checker& checker, const std::vector<float>& values) {
+  Stream& stream = checker.stream;
+  std::vector<bf16> narrow;
+  std::vector<float> wide;
+  for (const float x : values) narrow.push_back(from_float<bf16>(x)), wide.push_back(to_float(narrow.back()));
+  const Array<bf16> numbers(stream, narrow);
+  const Array<float> same(stream, wide);
+  const Array<double> partials(stream, global_norm_partials(values.size())), want(stream, partials.size());
+  global_norm_squares(stream, partials.tensor(), numbers.tensor());
+  global_norm_squares(stream, want.tensor(), same.tensor());
+  const std::string name = format("n=%zu in bf16", values.size());
+  checker.same_bits(name, partials.download(), want.download());
+  const Array<double> total(stream, 1);
+  global_norm_sum(stream, total.tensor(), partials.tensor());
+  checker.close(name + " sum", total.download(), {squares_of({wide})}, {1}, 1e-13, 0);
+}
+
 // A step of each kind, and those after it: what is held, how many updates were made, what becomes of the amaxes.
 void check_held(Checker& checker) {
   struct Case {
@@ -139,7 +157,7 @@ void check(Checker& checker) {
   Generator generator(3);
   const auto random = [&](size_t n, double scale = 1) { return random_normal<float>(generator, n, scale); };
   for (const size_t n : {1, 2, 7, 8, 9, 127, 129, 1023, 1025, 32767, 32768, 32769, 70001, 300007})
-    check_norm(checker, format("n=%zu", n), {random(n)});
+    check_norm(checker, format("n=%zu", n), {random(n)}), check_narrow(checker, random(n));
   check_norm(checker, "three buffers", {random(5), random(40000), random(9, 100)});
   check_norm(checker, "squares beyond fp32", {random(1000, 1e20)});
   check_norm(checker, "squares below fp32", {random(1000, 1e-25)});
@@ -170,11 +188,12 @@ void check(Checker& checker) {
   Array<float> gradients(stream, 8);
   Array<double> partials(stream, 8);
   const Tensor g = gradients.tensor(), one = partials.tensor({1}), none = partials.tensor({0});
-  checker.refused("no gradients", "no gradients", [&] { global_norm_squares(stream, one, g.columns(0, 0)); });
+  checker.refused("no gradients", "global_norm_squares of no numbers",
+                  [&] { global_norm_squares(stream, one, g.columns(0, 0)); });
   checker.refused("misaligned", "not 16-byte aligned", [&] { global_norm_squares(stream, one, g.columns(1, 4)); });
   checker.refused("partial sums of more", "partials is (8) of fp64\n  expected (1) of fp64",
                   [&] { global_norm_squares(stream, partials.tensor(), g); });
-  checker.refused("gradients in fp64", "gradients is (1) of fp64", [&] { global_norm_squares(stream, one, one); });
+  checker.refused("gradients in fp64", "numbers is (1) of fp64", [&] { global_norm_squares(stream, one, one); });
   checker.refused("no partial sums", "no partial sums", [&] { global_norm_finish(stream, nullptr, none, {}); });
   checker.refused("nothing to sum", "no partial sums", [&] { global_norm_sum(stream, one, none); });
   checker.refused("a total in fp32", "total is (1) of fp32",

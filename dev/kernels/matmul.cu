@@ -1,8 +1,10 @@
 // Covers: promise 7: the products of a linear layer: forward, dgrad, wgrad, strides, accumulation in fp32, any number
-// of threads, each algorithm that timing may choose
+// of threads, each algorithm that timing may choose; the general product of matrices and their transposes, with an
+// addend in place, elsewhere or absent
 #include "llmc/kernels/matmul.h"
 
 #include "dev/kernels/check.h"
+#include "dev/kernels/operand.h"
 #include "llmc/kernels/tuning.h"
 
 namespace {
@@ -29,34 +31,6 @@ std::vector<double> product(int M, int N, int K, const A& a, const B& b) {
       for (int j = 0; j < N; ++j) c[size_t(i) * size_t(N) + size_t(j)] += x * b(k, j);
     }
   return c;
-}
-
-// 256-byte aligned, as products want it; the guards of Array would shift it.
-template <class T>
-struct Operand {
-  DeviceMemory memory;
-  Stream& stream;
-  size_t count;
-  Operand(Stream& stream, const std::vector<T>& values)
-      : memory(stream.device(), values.size() * sizeof(T)), stream(stream), count(values.size()) {
-    copy(stream, data(), values.data(), count);
-    stream.synchronize();
-  }
-  T* data() const { return reinterpret_cast<T*>(memory.data()); }
-  Tensor tensor(TensorShape shape) const { return Tensor(data(), {int64_t(count)}).first(shape); }
-  std::vector<T> download() const {
-    std::vector<T> values(count);
-    copy(stream, values.data(), data(), count);
-    stream.synchronize();
-    return values;
-  }
-};
-
-template <class T>
-std::vector<T> poisoned(size_t count) {
-  std::vector<T> values(count);
-  memset(values.data(), 0xff, count * sizeof(T));
-  return values;
 }
 
 // The columns that are not part of the product keep their poison.
@@ -119,6 +93,105 @@ void check_sizes(Checker& checker, Matmul& matmul, Sizes s) {
   matmul.wgrad(dw_tensor, dy_tensor, x_tensor, true);
   for (size_t i = 0; i < want.size(); ++i) want[i] += double(before[i]);
   checker.close("wgrad += " + name, dw.download(), want, {s.OC, s.IC}, relative<float>(), absolute(s.N + 1));
+}
+
+// An operand of the general product: (rows, columns), or its transpose in memory.
+template <class T>
+struct GemmFactor {
+  int rows, columns;
+  bool transposed;
+  std::vector<T> values;
+  Operand<T> memory;
+  GemmFactor(Stream& stream, Generator& generator, int rows, int columns, bool transposed)
+      : rows(rows),
+        columns(columns),
+        transposed(transposed),
+        values(random_normal<T>(generator, size_t(rows) * size_t(columns))),
+        memory(stream, values) {}
+  Tensor tensor() const { return transposed ? memory.tensor({columns, rows}) : memory.tensor({rows, columns}); }
+  double operator()(int i, int j) const {
+    return to_double(transposed ? values[size_t(j) * size_t(rows) + size_t(i)]
+                                : values[size_t(i) * size_t(columns) + size_t(j)]);
+  }
+};
+
+enum class Addend { absent, in_place, elsewhere };
+
+// The general product with these two numbers, and what it must give.
+template <class T, class Out>
+struct Gemm {
+  GemmFactor<T> a, b;
+  Addend which;
+  float alpha, beta;
+  std::vector<Out> before;
+  Operand<Out> addend, out;
+  Gemm(Stream& stream, Generator& generator, int M, int N, int K, bool transpose_a, bool transpose_b, Addend which,
+       float alpha, float beta)
+      : a(stream, generator, M, K, transpose_a),
+        b(stream, generator, K, N, transpose_b),
+        which(which),
+        alpha(alpha),
+        beta(beta),
+        before(random_normal<Out>(generator, size_t(M) * size_t(N))),
+        addend(stream, before),
+        out(stream, poisoned<Out>(before.size())) {}
+  void run(Matmul& matmul) const {
+    if (which == Addend::in_place) out.upload(before);
+    const Tensor result = out.tensor({a.rows, b.columns}), left = a.tensor(), right = b.tensor();
+    const Matmul::Factor op_a{left, a.transposed}, op_b{right, b.transposed};
+    if (which == Addend::absent) matmul.gemm(result, op_a, op_b, alpha, beta);
+    else
+      matmul.gemm(result, op_a, op_b, alpha, beta,
+                  which == Addend::in_place ? result : addend.tensor({a.rows, b.columns}));
+  }
+  void compare(Checker& checker, const std::string& name) const {
+    std::vector<double> want = product(a.rows, b.columns, a.columns, a, b);
+    for (size_t i = 0; i < want.size(); ++i) want[i] = double(alpha) * want[i] + double(beta) * to_double(before[i]);
+    // The addend is one more term, of which 6 is the largest number; it and alpha times the sum are rounded once more.
+    const double terms = std::fabs(double(alpha)) * a.columns + 6 * std::fabs(double(beta));
+    checker.close(name, out.download(), want, {a.rows, b.columns}, relative<Out>(), absolute(1) * terms);
+  }
+};
+
+template <class T, class Out = T>
+void check_gemm(Checker& checker, Matmul& matmul, int M, int N, int K) {
+  Generator generator(uint64_t(M) * 1000003 + uint64_t(N) * 1009 + uint64_t(K));
+  const struct {
+    Addend which;
+    float alpha, beta;
+    const char* name;
+  } kinds[] = {{Addend::absent, 1, 0, "no addend"},
+               {Addend::absent, -0.5f, 0, "times -0.5, no addend"},
+               {Addend::in_place, 1, 1, "added"},
+               {Addend::in_place, 2.0315f, -4.775f, "in place"},
+               {Addend::elsewhere, 1, 3.4445f, "another matrix"}};
+  for (const bool transpose_a : {false, true})
+    for (const bool transpose_b : {false, true})
+      for (const auto& kind : kinds) {
+        const Gemm<T, Out> gemm(checker.stream, generator, M, N, K, transpose_a, transpose_b, kind.which, kind.alpha,
+                                kind.beta);
+        gemm.run(matmul);
+        gemm.compare(checker,
+                     format("gemm %s to %s %dx%dx%d a%s b%s, %s", dtype_name(kDType<T>), dtype_name(kDType<Out>), M, N,
+                            K, transpose_a ? "ᵀ" : "", transpose_b ? "ᵀ" : "", kind.name));
+        if (kind.which == Addend::elsewhere)
+          checker.same_bits("  which stays as it was", gemm.addend.download(), gemm.before);
+      }
+}
+
+// One matrix as both factors and as the addend, as in a polynomial of it.
+template <class T>
+void check_polynomial(Checker& checker, Matmul& matmul) {
+  const int n = 72;
+  Generator generator(8);
+  const GemmFactor<T> a(checker.stream, generator, n, n, false);
+  const Operand<T> out(checker.stream, poisoned<T>(a.values.size()));
+  const Tensor matrix = a.tensor();
+  matmul.gemm(out.tensor({n, n}), {matrix}, {matrix}, 2, -3, matrix);
+  std::vector<double> want = product(n, n, n, a, a);
+  for (size_t i = 0; i < want.size(); ++i) want[i] = 2 * want[i] - 3 * to_double(a.values[i]);
+  checker.close(std::string("2 A A - 3 A in ") + dtype_name(kDType<T>), out.download(), want, {n, n}, relative<T>(),
+                absolute(2 * n + 18));
 }
 
 // Returns what timing finds for the one product that `run` computes.
@@ -206,6 +279,14 @@ void check_all_candidates(Checker& checker, Matmul& matmul) {
   check_candidates(checker, matmul, "wgrad += " + type, add, [&](const std::string& name) {
     checker.close(name, dw.download(), want_dw, {OC, IC}, relative<float>(), absolute(N + 1));
   });
+  for (const Addend which : {Addend::absent, Addend::in_place, Addend::elsewhere}) {
+    const Gemm<T, T> gemm(stream, generator, OC, N, IC, which == Addend::in_place, which == Addend::elsewhere, which,
+                          1.5f, which == Addend::absent ? 0 : -0.5f);
+    const char* names[] = {"no addend", "in place", "another matrix"};
+    check_candidates(
+        checker, matmul, format("gemm %s, %s", type.c_str(), names[int(which)]), [&] { gemm.run(matmul); },
+        [&](const std::string& name) { gemm.compare(checker, name); });
+  }
 }
 
 // The same bits on a device of another number of threads (on a GPU: once more).
@@ -289,6 +370,20 @@ void check_refusals(Checker& checker, Matmul& matmul) {
                   [&] { matmul.wgrad(weight16, out16, in16, false); });
   checker.refused("dout and in of two types", "there is no product of fp32 and bf16 to fp32",
                   [&] { matmul.wgrad(weight, out, in16, true); });
+  const auto gemm = [&](const char* name, const char* expected, const Tensor& c, const Matmul::Factor& a,
+                        const Matmul::Factor& b, float beta = 0, const Tensor& addend = {}) {
+    checker.refused(name, expected, [&] { matmul.gemm(c, a, b, 1, beta, addend); });
+  };
+  gemm("another K", "matmul_gemm: a is (8, 24) and b is (16, 24)\n  expected (M, K) and (K, N)", out, {in}, {weight});
+  gemm("another K of a transpose", "a is (8, 24), transposed, and b is (16, 24), transposed", out, {in, true},
+       {weight, true});
+  gemm("another result", "out is (8, 16) of fp32\n  expected (16, 8)", out, {weight}, {in, true});
+  gemm("factors of two types", "b is (16, 24) of fp32\n  expected (16, 24) of bf16", out, {in16}, {weight, true});
+  gemm("fp32 to bf16", "there is no product of fp32 to bf16", out16, {in}, {weight, true});
+  gemm("no addend", "addend is absent", out, {in}, {weight, true}, 1);
+  gemm("an addend in another type", "addend is (8, 16) of bf16\n  expected (8, 16) of fp32", out, {in}, {weight, true},
+       1, out16);
+  gemm("a vector", "expected (M, K) and (K, N)", out, {tensor(1, {24})}, {weight, true});
 }
 
 template <class T>
@@ -330,6 +425,13 @@ void check(Checker& checker) {
     check_sizes<bf16>(checker, matmul, s);
     check_sizes<bf16, float>(checker, matmul, s);
   }
+  for (const auto& [M, N, K] : {std::tuple(1, 8, 24), {40, 16, 8}, {97, 64, 72}, {136, 200, 257}}) {
+    check_gemm<float>(checker, matmul, M, N, K);
+    check_gemm<bf16>(checker, matmul, M, N, K);
+    check_gemm<bf16, float>(checker, matmul, M, N, K);
+  }
+  check_polynomial<float>(checker, matmul);
+  check_polynomial<bf16>(checker, matmul);
   check_all_candidates<float>(checker, matmul);
   check_all_candidates<bf16>(checker, matmul);
   check_threads(checker);

@@ -1,6 +1,7 @@
 // Trains one model on every mesh of the ranks that run this, and on one rank alone:
 //
-//   meshes MODEL […]      on 1, 2, 4 or 8 ranks under mpirun; every: all models, on more meshes, with more steps
+//   meshes MODEL […]      on 1, 2, 4 or 8 ranks under mpirun; every: all models, on more meshes, with more steps;
+//                         muon: a Llama whose blocks' matrices Muon updates
 //
 // In fp32 the first loss and the gradients' norm agree to rounding, each gradient within 1e-5, and 10 losses (every:
 // 20) within 3 times what other orders of one rank's micro-batches do to them. Products are exact but for one rounding,
@@ -23,6 +24,7 @@ struct Model {
   std::string name;
   ModelConfig config;
   int steps;
+  bool muon = false;
 };
 
 // Ranks share heads of keys and values, and rows of an odd vocabulary.
@@ -40,8 +42,9 @@ ModelConfig small(TinyModel model) {
 }
 std::string name_of(const TinyModel& model) { return model.tied ? std::string(model.family) + "-tied" : model.family; }
 
-TrainerSettings settings_of(int B, int micro_batches, int stage) {
+TrainerSettings settings_of(const Model& model, int B, int micro_batches, int stage) {
   TrainerSettings s;
+  s.muon = model.muon;
   s.B = B, s.T = kT, s.micro_batches = micro_batches, s.zero_stage = stage, s.seed = 3, s.tensor_chunks = 2;
   s.eps = 1e-5f;  // beyond the rounding of gradients that are all but 0, whose sign AdamW would follow
   return s;
@@ -92,12 +95,12 @@ struct Alone {
 // Each rank trains with some of the 8 orders.
 Alone train_alone(World& world, World& alone_world, const Model& model) {
   const Mesh mesh;
-  Alone alone{train(alone_world, model, settings_of(kSequences, 1, 0), mesh, sequences(0, kSequences))};
+  Alone alone{train(alone_world, model, settings_of(model, kSequences, 1, 0), mesh, sequences(0, kSequences))};
   float spread = 0;
   for (uint64_t seed = 1 + uint64_t(world.ranks.rank); seed <= 8; seed += uint64_t(world.ranks.size)) {
     std::vector<int> order = sequences(0, kSequences);
     for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[philox_word(seed, i, 0) % (i + 1)]);
-    const Trained other = train(alone_world, model, settings_of(1, kSequences, 0), mesh, order);
+    const Trained other = train(alone_world, model, settings_of(model, 1, kSequences, 0), mesh, order);
     spread = std::max(spread, float(largest_difference(other.losses, alone.run.losses)));
   }
   Stream stream(world.device, "spread");
@@ -119,7 +122,7 @@ struct Way {
 void compare(World& world, const Model& model, const Alone& alone, const Way& way) {
   const Mesh mesh = world.mesh(way.tensor, way.context, way.hybrid);
   const int mine = kSequences / mesh.data_degree(), B = mine / way.micro_batches;
-  TrainerSettings settings = settings_of(B, way.micro_batches, way.stage);
+  TrainerSettings settings = settings_of(model, B, way.micro_batches, way.stage);
   settings.context_heads = way.context_heads;
   const Trained run = train(world, model, settings, mesh, sequences(mine * mesh.data_rank(), mine));
   const std::string name =
@@ -169,6 +172,8 @@ void run(const Ranks& ranks, const Words& words) {
   for (const TinyModel& model : kModels)
     if (every || std::count(words.begin(), words.end(), name_of(model)))
       models.push_back({name_of(model), small(model), every ? 20 : 10});
+  if (every || std::count(words.begin(), words.end(), "muon"))
+    models.push_back({"muon", small(kModels[0]), every ? 20 : 10, true});
   REQUIRE(!models.empty() && (every || models.size() == words.size()), "usage: meshes every | MODEL …");
   CpuBackend cpu = CpuBackend::from_environment(ranks.local_size);
   cpu.exact_products = true;

@@ -211,6 +211,7 @@ std::vector<Kind> kinds(int ranks) {
     add("FP8 delayed", "delayed", 0, true);
     add("FP8 rowwise", "rowwise");
     add("FP8 blockwise", "blockwise");
+    add("bf16, Muon", "bf16", 0, true).settings.muon = true;
     return all;
   }
   if (ranks == 2) {
@@ -223,6 +224,8 @@ std::vector<Kind> kinds(int ranks) {
     add("bf16, tensor-parallel, qwen2", "bf16", 0, false, "qwen2").tensor = 2;
     add("FP8 delayed, tensor-parallel", "delayed").tensor = 2;
     add("fp32, context-parallel, qwen3", "fp32", 0, false, "qwen3").context = 2;
+    Kind& muon = add("bf16, Muon, offloaded", "bf16", 3, true);
+    muon.settings.muon = true, muon.settings.state = offloaded;
     return all;
   }
   Kind& delayed = add("FP8 delayed, two replicas", "delayed", 3, true);

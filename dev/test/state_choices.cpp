@@ -3,8 +3,8 @@
 //   state_choices some|every      on one rank, or on several that shard it in each stage
 //
 // An offloaded state, offloaded gradients and both have the bits of those on the device, in each type and stage and in
-// chunks of any length. Each planned byte is touched and no other, none is allocated after the start, and what the plan
-// keeps is what theory says.
+// chunks of any length, whether AdamW updates all weights or Muon those of the blocks' matrices. Each planned byte is
+// touched and no other, none is allocated after the start, and what the plan keeps is what theory says.
 // The state that is read back, and a snapshot of it, hold the same weights.
 #include <cstdio>
 
@@ -15,13 +15,13 @@ namespace {
 struct Choice {
   DType dtype, master, moments;
   int stage;
-  bool tied;
+  bool tied, muon;
   bool state_on_host = false, gradients_on_host = false;
   size_t chunk = 128;
 
   std::string types() const {
-    return format("%s, master %s, moments %s, stage %d, %s head", dtype_name(dtype), dtype_name(master),
-                  dtype_name(moments), stage, tied ? "tied" : "own");
+    return format("%s, master %s, moments %s, stage %d, %s head%s", dtype_name(dtype), dtype_name(master),
+                  dtype_name(moments), stage, tied ? "tied" : "own", muon ? ", Muon" : "");
   }
   std::string name() const {
     return types() + format(", on the host: %s%s, %zu at once", state_on_host ? "state " : "",
@@ -50,23 +50,44 @@ void check_saved(Trainer& trainer, const std::string& name, const Tensors& weigh
     }
 }
 
+// Returns the elements of this rank's state that Muon gives no second moment: those of the blocks' matrices, and the
+// padding after each of them.
+size_t without_second_moment(const Training& training, bool sharded) {
+  const ParameterLayout& layout = training.trainer->layout();
+  size_t count = 0;
+  for (int unit = 0; unit < int(layout.units.size()); ++unit) {
+    const size_t size = layout.units[size_t(unit)].size, part = sharded ? layout.part_size(unit) : size,
+                 first = sharded ? part * size_t(training.mesh.rank) : 0;
+    const std::span<const ParameterInfo> tensors = layout.tensors_of(unit);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const size_t next = i + 1 < tensors.size() ? tensors[i + 1].offset : size;
+      const size_t begin = std::max(first, tensors[i].offset), end = std::min(first + part, next);
+      if (is_block_matrix(tensors[i]) && begin < end) count += end - begin;
+    }
+  }
+  return count;
+}
+
 void check_plan(const Training& training, const Choice& choice) {
   size_t device = 0, pinned = 0;
   for (const MemoryPlan::Buffer& b : training.trainer->plan().buffers())
-    if (b.category == "optimizer" && b.name != "weight decay of each range")
+    if (b.category == "optimizer" && b.name != "weight decay of each range" && b.segment != Segment::symmetric)
       (b.segment == Segment::pinned ? pinned : device) += b.bytes;
   const size_t parts = choice.stage ? size_t(training.mesh.world_size) : 1,
                elements = training.trainer->layout().size / parts,
                master = choice.dtype == DType::bf16 && choice.master == DType::fp32 ? 4 : 0,
                moment = choice.moments == DType::fp32 ? 4 : 2;
-  REQUIRE(device + pinned == elements * (master + 2 * moment) && (choice.state_on_host ? device : pinned) == 0,
-          "%s: %zu + %zu bytes are planned for %zu elements", choice.name().c_str(), device, pinned, elements);
+  const size_t without = choice.muon ? without_second_moment(training, choice.stage > 0) : 0;
+  REQUIRE(device + pinned == elements * (master + 2 * moment) - without * moment &&
+              (choice.state_on_host ? device : pinned) == 0,
+          "%s: %zu + %zu bytes are planned for %zu elements, %zu of them without a second moment",
+          choice.name().c_str(), device, pinned, elements, without);
 }
 
 Trained train(World& world, const Choice& choice) {
   const ModelConfig config = tiny({.tied = choice.tied});
   TrainerSettings settings = settings_in(dtype_name(choice.dtype), config);
-  settings.zero_stage = choice.stage, settings.snapshot = true, settings.seed = 11;
+  settings.zero_stage = choice.stage, settings.snapshot = true, settings.seed = 11, settings.muon = choice.muon;
   settings.state = {choice.master, choice.moments, choice.state_on_host, choice.gradients_on_host, choice.chunk};
   Training training(world, config, settings);
   training.enqueue(), training.enqueue();
@@ -84,12 +105,14 @@ Trained train(World& world, const Choice& choice) {
 int compare(World& world, Choice choice, bool every) {
   std::optional<Trained> want;
   int same = 0;
+  // Muon's sweeps are over one tensor each, and do not fill slots for all of the state.
+  const size_t longest = choice.muon ? 1024 : 1 << 20;
   for (const bool state_on_host : {false, true})
     for (const bool gradients_on_host : {false, true})
       for (const size_t chunk : {128, 1024, 1 << 20}) {
         // Some: the state alone in one chunk, gradients alone and both in many.
-        if (!every && chunk != (state_on_host && !gradients_on_host ? 1 << 20 : 128)) continue;
-        if (!state_on_host && !gradients_on_host && chunk > 128) continue;
+        if (!every && chunk != (state_on_host && !gradients_on_host ? longest : 128)) continue;
+        if (chunk > longest || (!state_on_host && !gradients_on_host && chunk > 128)) continue;
         choice.state_on_host = state_on_host, choice.gradients_on_host = gradients_on_host, choice.chunk = chunk;
         const Trained got = train(world, choice);
         if (!want) want = got;
@@ -101,7 +124,7 @@ int compare(World& world, Choice choice, bool every) {
   return same;
 }
 
-// Some: on two ranks each of the types with two of the stages, each stage with either head.
+// Some: on two ranks each of the types with two of the stages, each stage with either head; Muon with the tied one.
 void run(const Ranks& ranks, const Words& words) {
   World world(ranks);
   const bool every = words[0] == "every";
@@ -110,12 +133,13 @@ void run(const Ranks& ranks, const Words& words) {
        {std::pair(DType::fp32, DType::fp32), {DType::bf16, DType::fp32}, {DType::bf16, DType::bf16}})
     for (const DType moments : {DType::fp32, DType::bf16}) {
       for (const int stage : {0, 1, 2, 3})
-        for (const bool tied : {false, true}) {
-          if (ranks.size == 1 && stage) continue;
-          if (!every && (ranks.size > 1 && (types + stage) % 2)) continue;
-          if (!every && tied != ((types / 2 + stage / 2) % 2 == 1)) continue;
-          same += compare(world, {dtype, master, moments, stage, tied}, every);
-        }
+        for (const bool tied : {false, true})
+          for (const bool muon : {false, true}) {
+            if (ranks.size == 1 && stage) continue;
+            if (!every && (ranks.size > 1 && ((types + stage) % 2 || (muon && !tied)))) continue;
+            if (!every && tied != ((types / 2 + stage / 2) % 2 == 1)) continue;
+            same += compare(world, {dtype, master, moments, stage, tied, muon}, every);
+          }
       ++types;
     }
   if (world.first()) printf("%d choices, the state on the host with the bits of that on the device\n", same);

@@ -173,6 +173,11 @@ std::vector<Kind> kinds(int ranks, bool every) {
     }
     add("FP8 delayed, statistics of each fourth step" + shared, "delayed", stage).settings.fp8_stats = 4;
     offloaded(add("FP8 tensorwise, all offloaded" + shared, "tensorwise", stage));
+    for (const char* precision : {"fp32", "bf16"}) {
+      Kind& kind = add(std::string(precision) + ", Muon" + shared, precision, stage);
+      kind.settings.muon = true;
+      if (precision[0] == 'b') offloaded(kind);
+    }
   }
   if (ranks == 1) return all;
   std::vector<Kind> chosen;

@@ -1,11 +1,12 @@
 // Covers: promise 2: tensor and context parallelism send while the device computes: no chunk waits for the product of
 // another chunk, and no product for another's chunk; in a replay compute waits for the first chunk of a gather and the
-// last of a scatter alone, and for the largest numbers of FP8
+// last of a scatter alone, and for the largest numbers of FP8; Muon sends other rounds' matrices while it computes one
 #include <cstdio>
 
 #include "dev/test/collective_trace.h"
 #include "dev/test/test.h"
 #include "llmc/device/known_devices.h"
+#include "llmc/kernels/newton_schulz.h"
 #include "llmc/predict/simulation.h"
 
 namespace {
@@ -201,5 +202,44 @@ TEST_CASE("one wait that is not needed is seen") {
       CHECK(tried[Kind::gather] == 2 * kLayers * 7);
       CHECK(tried[Kind::scatter] == kLayers * 7);
     }
+  }
+}
+
+TEST_CASE("Muon sends the slices of the next round and the results of the former one while it computes a matrix") {
+  ModelConfig config = ModelConfig::preset("llama3-8b");
+  config.L = kLayers;
+  TrainerSettings settings;
+  settings.dtype = DType::bf16, settings.B = 1, settings.T = 512, settings.zero_stage = 3, settings.muon = true;
+  const Record record = record_step(config, settings, Mesh::create(4, 0), modelled_device("H100"), 1).record;
+  const Order order(record);
+  // One rank's matrices, each with the entries of its first and its last product, and what is sent in all rounds.
+  std::vector<std::pair<int, int>> computed;
+  std::vector<int> sent;
+  int products = 0;
+  for (int i = 0; i < int(record.entries.size()); ++i) {
+    const Record::Entry& entry = record.entries[size_t(i)];
+    if (entry.name == "all_to_all") sent.push_back(i);
+    if (entry.name != "matmul_gemm") continue;
+    if (products++ % (3 * kNewtonSchulzSteps) == 0) computed.push_back({i, i});
+    computed.back().second = i;
+  }
+  CHECK(products % (3 * kNewtonSchulzSteps) == 0);
+  // The slices of two rounds, then the results of a round before the slices of the one after the next.
+  const size_t rounds = sent.size() / 2;
+  const auto slices = [&](size_t r) { return sent[r ? 2 * r - 1 : 0]; };
+  const auto results = [&](size_t r) { return sent[std::min(2 * r + 2, 2 * rounds - 1)]; };
+  CHECK(sent.size() == 2 * rounds);
+  CHECK(computed.size() >= 2);  // this rank has none in the last rounds
+  CHECK(computed.size() <= rounds);
+  for (size_t r = 0; r < computed.size(); ++r) {
+    const auto [first, last] = computed[r];
+    CHECK(order.orders(slices(r), first));
+    CHECK(order.orders(last, results(r)));
+    if (r + 1 == computed.size()) continue;
+    const auto [next_first, next_last] = computed[r + 1];
+    CHECK(!order.orders(first, slices(r + 1)));
+    CHECK(!order.orders(slices(r + 1), last));
+    CHECK(!order.orders(next_first, results(r)));
+    CHECK(!order.orders(results(r), next_last));
   }
 }

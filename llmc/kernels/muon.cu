@@ -15,9 +15,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kVectorSize = 8;  // elements that a thread processes at once, if they are aligned; else 1
 
-// torch.lerp: exact at both ends.
-__device__ __forceinline__ float lerp(float a, float b, float w) {
-  return w < 0.5f ? a + w * (b - a) : b - (b - a) * (1.0f - w);
+// Each multiply-add is written as fmaf, and no sum of a product is left to the compiler's choice: the kernels for one
+// element at once and for kVectorSize have the same bits.
+
+// torch.lerp, with the difference b - a: exact at both ends.
+__device__ __forceinline__ float lerp(float a, float b, float difference, float w) {
+  return w < 0.5f ? fmaf(w, difference, a) : fmaf(w - 1.0f, difference, b);
 }
 
 template <class Moment, class Update, int width>
@@ -33,9 +36,9 @@ __global__ void __launch_bounds__(kThreads)
   load_vector(g, gradients + i);
   VECTOR_LOOP
   for (int j = 0; j < width; ++j) {
-    g[j] *= clip;
-    mean[j] = lerp(mean[j], g[j], 1.0f - momentum);
-    next[j] = lerp(g[j], mean[j], momentum);
+    const float clipped = g[j] * clip;
+    mean[j] = lerp(mean[j], clipped, fmaf(g[j], clip, -mean[j]), 1.0f - momentum);
+    next[j] = lerp(clipped, mean[j], fmaf(-g[j], clip, mean[j]), momentum);
   }
   if constexpr (std::is_same_v<Moment, bf16>)
     for_draws<width>(slice.key, slice.window, i, state->step,
@@ -70,12 +73,12 @@ __global__ void __launch_bounds__(kThreads)
   Vector<bf16, width> magnitudes = {};
   if (i < n) {
     const float rate = state->learning_rate * rates.factor;
-    const float kept = 1.0f - rate * rates.weight_decay, step = rate * rates.scale;
+    const float kept = fmaf(-rate, rates.weight_decay, 1.0f), step = rate * rates.scale;
     float p[width], direction[width];
     load_vector(p, master + i);
     load_vector(direction, o + i);
     VECTOR_LOOP
-    for (int j = 0; j < width; ++j) p[j] = p[j] * kept - step * direction[j];
+    for (int j = 0; j < width; ++j) p[j] = fmaf(-step, direction[j], p[j] * kept);
     if constexpr (std::is_same_v<Master, bf16>)
       for_draws<width>(slice.key, slice.window, i, state->step,
                        [&](int j, const AdamWDraws& draws) { p[j] = stochastically_rounded(p[j], draws.master); });

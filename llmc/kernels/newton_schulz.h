@@ -9,7 +9,9 @@
 
 inline constexpr int kNewtonSchulzSteps = 5;  // an odd number
 
-// The floating-point operations of the iteration's products.
+// The floating-point operations of the iteration's products, for r x c with r <= c: 4 r² c + 2 r³ a step. A and its
+// polynomial are symmetric. A kernel that computed half of A = X Xᵀ would save r² c of them, and one that also computed
+// half of A A r³ more. These are 17% and 33% of a square matrix, and 22% and 28% of one four times as wide.
 inline double newton_schulz_flops(int64_t rows, int64_t columns) {
   const double r = double(std::min(rows, columns)), c = double(std::max(rows, columns));
   return kNewtonSchulzSteps * (4 * r * r * c + 2 * r * r * r);

@@ -38,6 +38,9 @@ same_training() {
     context) same_figures 2 --context-parallel-degree 2 --zero-stage 3 "${heads[@]}" ;;
     mesh) same_figures 4 --tensor-parallel-degree 2 --context-parallel-degree 2 "${block[@]}" ;;
     sharded) same_figures 4 --context-parallel-degree 2 --zero-stage 3 "${block[@]}" ;;
+    muon) same_figures 2 --zero-stage 3 "${heads[@]}" --optimizer muon ;;
+    muon_tensor) same_figures 4 --tensor-parallel-degree 2 --zero-stage 1 "${heads[@]}" --optimizer muon ;;
+    muon_fp8) same_figures 2 --zero-stage 3 "${heads[@]}" --optimizer muon --dtype bf16 --fp8 tensorwise ;;
     hybrid) same_figures 4 --hybrid-shard-degree 2 --zero-stage 3 "${block[@]}" ;;
   esac
 }
@@ -104,6 +107,10 @@ checks_of() {
       return
       ;;
     llmc/model/transformer.*) echo "same_figures 2 $model --tensor-parallel-degree 2" ;;
+    llmc/train/muon.*)
+      printf 'same_figures %d --optimizer muon --global-batch 16 --model $scratch/heads.json %s\n' 2 '--zero-stage 3' 1 ''
+      return
+      ;;
     llmc/train/trainer.* | llmc/train/trainer_state.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'
