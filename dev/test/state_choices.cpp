@@ -71,7 +71,7 @@ size_t without_second_moment(const Training& training, bool sharded) {
 void check_plan(const Training& training, const Choice& choice) {
   size_t device = 0, pinned = 0;
   for (const MemoryPlan::Buffer& b : training.trainer->plan().buffers())
-    if (b.category == "optimizer" && b.name != "weight decay of each range" && b.segment != Segment::symmetric)
+    if (b.category == "optimizer" && b.name != "weight decay of each range")
       (b.segment == Segment::pinned ? pinned : device) += b.bytes;
   const size_t parts = choice.stage ? size_t(training.mesh.world_size) : 1,
                elements = training.trainer->layout().size / parts,

@@ -33,7 +33,7 @@ void Muon::plan_memory(MemoryPlan& plan) {
     for (size_t i = 0; i < rounds_.size(); ++i)
       sizes[i % sizes.size()] = std::max(sizes[i % sizes.size()], size_of(rounds_[i]));
     for (const int64_t size : sizes)
-      slots.push_back(size ? plan.add(Segment::device, "optimizer", name, type_, {size}) : PlannedTensor());
+      slots.push_back(size ? plan.add(Segment::device, "Muon", name, type_, {size}) : PlannedTensor());
   };
   const auto elements_of = [](const Round& r) { return r.own ? r.own->rows() * r.own->columns() : 0; };
   add(slices_, 1 + 2 * lead_, "slices of matrices", [](const Round& r) { return r.elements; });
@@ -48,11 +48,11 @@ void Muon::plan_memory(MemoryPlan& plan) {
     if (r.own) shorter = std::max(shorter, std::min(r.own->rows(), r.own->columns()));
   }
   if (!largest) return;
-  gram_ = plan.add(Segment::device, "scratch", "Newton-Schulz, gram matrix", type_, {shorter, shorter});
-  polynomial_ = plan.add(Segment::device, "scratch", "Newton-Schulz, polynomial", type_, {shorter, shorter});
-  partials_ = plan.add(Segment::device, "scratch", "Newton-Schulz, partial norms", DType::fp64,
+  gram_ = plan.add(Segment::device, "Muon", "Newton-Schulz, gram matrix", type_, {shorter, shorter});
+  polynomial_ = plan.add(Segment::device, "Muon", "Newton-Schulz, polynomial", type_, {shorter, shorter});
+  partials_ = plan.add(Segment::device, "Muon", "Newton-Schulz, partial norms", DType::fp64,
                        {global_norm_partials(size_t(largest))});
-  square_sum_ = plan.add(Segment::device, "scratch", "Newton-Schulz, norm", DType::fp64, {1});
+  square_sum_ = plan.add(Segment::device, "Muon", "Newton-Schulz, norm", DType::fp64, {1});
 }
 
 void Muon::list_slices(Round& round, std::span<const OwnedMatrix> matrices) {
