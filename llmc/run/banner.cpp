@@ -49,6 +49,7 @@ void print_model(Setup& setup) {
     console.item("goes on",
                  format("after step %lld of %s", (long long)resumed_from->step(), resumed_from->path().c_str()));
   for (const std::string& change : setup.changes) console.item("", change);
+  if (setup.stages.size() > 1) console.item("stages", describe_stages(setup.stages));
 }
 
 // Says how often the run goes through the data; of a mixture through each source.
@@ -56,7 +57,7 @@ void print_epochs(Setup& setup) {
   if (const std::string text = describe_shares(setup.options.train_data); !text.empty()) setup.console.item("", text);
   const Sampler& sampler = *setup.sampler;
   for (int i = 0; i < sampler.mixture().sources(); ++i) {
-    const int64_t sequences = sampler.mixture().sequences(i, setup.settings.steps * setup.settings.G);
+    const int64_t sequences = sampler.mixture().sequences(i, setup.settings.stage_steps() * setup.settings.G);
     const std::string name = setup.source_name(i);
     setup.console.item("", (name.empty() ? "" : name + ", ") + describe_epochs(sampler.windows(i), sequences));
   }
@@ -94,19 +95,19 @@ void print_step(Setup& setup) {
   const bool trains = setup.options.trains();
   if (trains)
     console.item("step", format("%s; %s, %s tokens", describe_step(settings, setup.mesh).c_str(),
-                                counted(settings.steps, "step").c_str(),
-                                human_count(double(settings.steps) * double(settings.step_tokens())).c_str()));
+                                counted(settings.stage_steps(), "step").c_str(),
+                                human_count(double(settings.stage_steps()) * double(settings.step_tokens())).c_str()));
   if (!settings.precision.empty()) console.item(trains ? "" : "precision", settings.precision);
   if (!trains) return;
   for (const std::string& reason : settings.reasons) console.item("", reason);
-  if (setup.model.loaded && have_masks(setup.data.train) && settings.steps < kFewSteps)
+  if (setup.model.loaded && have_masks(setup.data.train) && settings.stage_steps() < kFewSteps)
     console.warning(format(
         "with %s at the learning rate %g a model that is trained already learns hardly anything new: more --epochs (or "
         "--steps), or a higher --lr",
-        counted(settings.steps, "step").c_str(), settings.lr));
-  if (settings.warmup_steps > settings.steps)
+        counted(settings.stage_steps(), "step").c_str(), settings.lr));
+  if (settings.warmup_steps > settings.stage_steps())
     console.warning(format("--warmup-steps %lld: the run ends after %lld of them, at the learning rate %.3g",
-                           (long long)settings.warmup_steps, (long long)settings.steps,
+                           (long long)settings.warmup_steps, (long long)settings.stage_steps(),
                            settings.learning_rate_at(settings.steps - 1)));
   if (setup.options.skip_spikes > 0) console.item("spikes", describe_spikes(setup.options));
   if (setup.resumed_from)

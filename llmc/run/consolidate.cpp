@@ -37,7 +37,7 @@ void consolidate(const std::vector<std::string>& arguments, const ResumePoint& r
   const TokenizerFiles tokenizer_files(codec, config);
   require_nothing_there(options.consolidate, tokenizer_files);
 
-  const int64_t tokens = state.get_int("sequences") * state.at("options").get_int("seq_len");
+  const int64_t tokens = state.get_int("tokens", state.get_int("sequences") * state.at("options").get_int("seq_len"));
   Options trained = options;
   trained.config = "", trained.resume = "none", trained.consolidate = "";
   const ModelCard card = {state.get_string("data"), checkpoint.step(),      tokens,

@@ -145,6 +145,18 @@ std::string describe_skipped(const std::vector<int64_t>& steps) {
   return format("skipped %s: %s", counted(int64_t(steps.size()), "step").c_str(), list.c_str());
 }
 
+std::string describe_stages(const std::vector<Stage>& stages) {
+  std::string text;
+  for (const Stage& stage : stages) {
+    text += text.empty() ? "" : "\n";
+    text += format("%s, from step %lld on", stage.name.empty() ? "the first" : stage.name.c_str(),
+                   (long long)stage.first_step + 1);
+    if (stage.tokens) text += format(", after %s tokens", human_count(double(stage.tokens)).c_str());
+    for (size_t i = 0; i < stage.changed.size(); ++i) text += (i == 0 ? ": " : ", ") + stage.changed[i];
+  }
+  return text;
+}
+
 std::string describe_spikes(const Options& o) {
   return format(
       "a step is skipped if its loss or gradient norm is more than %g standard deviations above those of the last %u "

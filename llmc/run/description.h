@@ -42,6 +42,8 @@ std::string describe_model(const ModelSource& model);
 std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 // "skipped 3 steps: 17, 350, 351"; of many the last ones.
 std::string describe_skipped(const std::vector<int64_t>& steps);
+// Returns a line for each stage: "long, from step 1001 on, after 8.2M tokens: --seq-len 256 (was 128)".
+std::string describe_stages(const std::vector<Stage>& stages);
 // Says which steps are skipped, and how many of them end the run.
 std::string describe_spikes(const Options& options);
 // Says when checkpoints are saved, and whether training waits for them.

@@ -16,8 +16,9 @@ double seconds_of_forward(Setup& setup, Trainer& trainer) {
   const RunSettings& s = setup.settings;
   std::vector<int32_t> inputs(size_t(s.B) * size_t(s.T)), labels(inputs.size());
   std::vector<int32_t> positions(setup.sampler->packs() ? inputs.size() : 0);
-  setup.sampler->fill({s.G, setup.mesh.data_degree(), s.B}, setup.first_step(), 0, setup.mesh.data_rank(),
-                      inputs.data(), labels.data(), positions.empty() ? nullptr : positions.data());
+  setup.sampler->fill({s.G, setup.mesh.data_degree(), s.B}, setup.step_of_stage(setup.first_step()), 0,
+                      setup.mesh.data_rank(), inputs.data(), labels.data(),
+                      positions.empty() ? nullptr : positions.data());
   const auto timed = [&] {
     const double begin = seconds();
     try {

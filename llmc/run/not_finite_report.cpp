@@ -44,8 +44,8 @@ std::string data_of(const Setup& setup, int64_t step, const NotFinite& found) {
   const int first = found.token < 0 ? 0 : int(found.token / s.T), end = found.token < 0 ? s.B : first + 1;
   std::string text;
   for (int row = first; row < std::min(end, first + kNamed); ++row) {
-    const Sampler::Place place =
-        setup.sampler->place(layout.sequence(step, found.micro_batch, setup.mesh.data_rank(), row));
+    const Sampler::Place place = setup.sampler->place(
+        layout.sequence(setup.step_of_stage(step), found.micro_batch, setup.mesh.data_rank(), row));
     const TokenDataset& tokens = setup.data.train[size_t(place.source)].tokens;
     text += format("\n  data: sequence %d of %d: ", row + 1, s.B) + tokens.where(place.start, place.tokens);
     if (found.token >= 0 && found.token % s.T < place.tokens)

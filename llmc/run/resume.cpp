@@ -148,12 +148,26 @@ void plan_cooldown(Options& options, const Options& command_line, const Checkpoi
   options.schedule = "wsd", options.cooldown_steps = double(steps), options.steps = start.step() + steps;
 }
 
-ModelSource model_of(const Checkpoint& checkpoint, const Options& options) {
+void plan_stage(Options& options, const Options& command_line, const Checkpoint& start) {
+  const std::string& name = command_line.stage;
+  const bool has_length =
+      !is_auto(command_line.steps) || !is_auto(command_line.train_tokens) || !is_auto(command_line.epochs);
+  const double cooldown = command_line.cooldown_steps;
+  REQUIRE(has_length || cooldown >= 1,
+          "--stage %s from %s: how long is it?\n  add --steps, --train-tokens or --epochs, which count from its first "
+          "step, or --cooldown-steps N for a stage that is a cooldown",
+          name.c_str(), start.path().c_str());
+  if (!has_length) options.schedule = "wsd", options.steps = int64_t(cooldown);
+  if (is_auto(command_line.warmup_steps)) options.warmup_steps = 0;
+}
+
+ModelSource model_of(const Checkpoint& checkpoint, const Options& options, bool begins_stage) {
   const Json& state = checkpoint.state();
   const Options before = options_of(checkpoint);
   if (options.model != before.model || options.layers != before.layers || options.vocab_size != before.vocab_size) {
     ModelSource named = open_model(options);
-    require_same_model(checkpoint, named.config);
+    require_same_model(checkpoint, named.config, begins_stage);
+    named.loaded = state.get_bool("weights_loaded");
     return named;
   }
   ModelSource source;
@@ -280,18 +294,24 @@ std::string make_room(const std::string& root, const std::vector<std::string>& r
   return "";
 }
 
-void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model) {
+// Says whether a key of config.json changes the length of context alone, and no weight.
+static bool scales(const std::string& key) {
+  return key == "max_position_embeddings" || key == "rope_theta" || key == "rope_scaling" || key == "rope_parameters";
+}
+
+void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model, bool may_scale) {
   const std::string& path = checkpoint.path();
   const Json now = model.to_json();
   for (const auto& [key, value] : checkpoint.state().at("model").items())
-    REQUIRE(now.contains(key) && now.at(key) == value,
+    REQUIRE((now.contains(key) && now.at(key) == value) || (may_scale && scales(key)),
             "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of "
             "(--model), or remove --layers and --vocab-size",
             path.c_str(), key.c_str(), value.dump().c_str(),
             now.contains(key) ? now.at(key).dump().c_str() : "not there");
 }
 
-std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens) {
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens,
+                                          bool begins_stage) {
   const Json& state = checkpoint.state();
   const std::string& path = checkpoint.path();
   const Options before = options_of(checkpoint);
@@ -312,16 +332,17 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
         "--resume %s: %s\n  its moments mean nothing to another optimizer: remove the option, or begin a new run with "
         "its weights (scripts/consolidate, then --model)",
         path.c_str(), text.c_str());
-    REQUIRE(scope_of(name) != Scope::order,
-            "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a new run with "
-            "its weights (scripts/consolidate, then --model)",
+    REQUIRE(begins_stage || scope_of(name) != Scope::order,
+            "--resume %s: %s\n  the order of the data would be another one: remove the option, or begin a stage of "
+            "the training (--stage NAME), or a new run with its weights (scripts/consolidate, then --model)",
             path.c_str(), text.c_str());
     changed.push_back(text);
   }
-  REQUIRE(state.get_int("data_tokens") == data_tokens,
+  REQUIRE(begins_stage || state.get_int("data_tokens") == data_tokens,
           "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
-          "  name the same --train-data with the same content, or begin a new run with its weights "
-          "(scripts/consolidate, then --model)",
+          "  name the same --train-data with the same content, or begin a stage of the training (--stage NAME), or a "
+          "new run "
+          "with its weights (scripts/consolidate, then --model)",
           path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   return changed;
 }

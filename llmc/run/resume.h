@@ -44,11 +44,15 @@ Json saved_options(const ResumePoint& resume, int ranks);
 // A cooldown as a branch: makes the run end with a cooldown that begins at the checkpoint, if the command line names
 // --cooldown-steps and no length of the run. `options` are those with which the new run goes on from there. Throws if
 // its learning rate falls before a cooldown.
+// Completes the options of a run that begins the stage --stage there: its length, and no warm-up unless one is asked
+// for. With --cooldown-steps N alone the stage is a cooldown of N steps. Throws if its length is not given.
+void plan_stage(Options& options, const Options& command_line, const Checkpoint& start);
+
 void plan_cooldown(Options& options, const Options& command_line, const Checkpoint& start);
 
 // Returns the model of the checkpoint. If `options` name another --model, --layers or --vocab-size than the
 // checkpoint's, they must give the same model: throws if they do not.
-ModelSource model_of(const Checkpoint& checkpoint, const Options& options);
+ModelSource model_of(const Checkpoint& checkpoint, const Options& options, bool begins_stage = false);
 // Returns the tokenizer of the checkpoint's run, from the checkpoint; another one if `options` name another --tokenizer
 // than the checkpoint's.
 TextCodec codec_of(const Checkpoint& checkpoint, const Options& options, const ModelConfig& config);
@@ -79,10 +83,11 @@ void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communic
 void require_same_on_all_ranks(const std::string& read, Communicator& communicator, Stream& stream);
 
 // Throws if the checkpoint is of another model.
-void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model);
+void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model, bool may_scale = false);
 // Throws if training would go on with other data than the run would have had: the order of the data follows from seed,
 // batch and sequence length. Returns the other options that differ, as "--lr 0.001 (was 0.002)".
-std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens);
+std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens,
+                                          bool begins_stage = false);
 // Throws, on all ranks, if the training data is not what it was. All ranks call; only the first one reads the data.
 // Adds one sentence to `changes` for each other change of the data.
 void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Communicator& communicator, Stream& stream,

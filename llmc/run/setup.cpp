@@ -26,10 +26,11 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
       device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, command_line.rendezvous, command_line.comm_timeout)),
       resumed_from(open_checkpoint()),
+      stages(open_stages()),
       requested(complete_options(arguments)),
       options(requested),
       mesh(mesh_of(options, ranks.size, ranks.rank)),
-      model(resumed_from ? model_of(*resumed_from, options) : open_model(options)),
+      model(resumed_from ? model_of(*resumed_from, options, begins_stage()) : open_model(options)),
       codec(resumed_from
                 ? codec_of(*resumed_from, options, model.config)
                 : TextCodec::open(options.tokenizer, model.directory,
@@ -61,18 +62,41 @@ std::optional<Checkpoint> Setup::open_checkpoint() {
   return resume->open(*communicator, stream, command_line.dry_run, refused);
 }
 
+// The stages of the checkpoint, and the one that this run begins.
+std::vector<Stage> Setup::open_stages() {
+  const std::string& name = command_line.stage;
+  REQUIRE(!begins_stage() || (resumed_from && command_line.resume != "auto"),
+          "--stage %s begins at a checkpoint\n  name it, or its run: --resume DIR; a stage that was begun goes on with "
+          "--resume auto alone",
+          name.c_str());
+  if (!resumed_from) return {Stage{}};
+  const Json& state = resumed_from->state();
+  std::vector<Stage> stages = stages_of(state);
+  if (!begins_stage()) return stages;
+  for (const Stage& stage : stages)
+    REQUIRE(stage.name != name,
+            "--stage %s: the training has had a stage of this name, from step %lld on\n  take another name",
+            name.c_str(), (long long)stage.first_step + 1);
+  const int64_t tokens = state.get_int("tokens", state.get_int("sequences") * state.at("options").get_int("seq_len"));
+  stages.push_back({name, resumed_from->step(), tokens, state.get_double("seconds")});
+  return stages;
+}
+
 Options Setup::complete_options(const std::vector<std::string>& arguments) {
   if (!resume) return with_files_of_folders(command_line);
   const Json saved = resumed_from ? saved_options(*resumed_from, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
   require_same_on_all_ranks(saved.dump() + (resumed_from ? resumed_from->state().dump() : ""), *communicator, stream);
   Options options = with_files_of_folders(parse_options(arguments, &saved));
-  if (resumed_from && resume->run_folder.empty()) plan_cooldown(options, command_line, *resumed_from);
+  if (begins_stage()) plan_stage(options, command_line, *resumed_from);
+  else if (resumed_from && resume->run_folder.empty()) plan_cooldown(options, command_line, *resumed_from);
   return options;
 }
 
 void Setup::open_data() {
-  data = open_run_data(options, model, codec, resumed_from ? &*resumed_from : nullptr, *communicator, device, console);
+  // Data of a new stage may be others, with rules of their own.
+  const Checkpoint* const rules = resumed_from && !begins_stage() ? &*resumed_from : nullptr;
+  data = open_run_data(options, model, codec, rules, *communicator, device, console);
   data.about_folders = describe_folders(command_line, options);
   if (options.check_data) check_data(data, *communicator, device, console);
 }
@@ -119,6 +143,7 @@ void Setup::choose_settings() {
   }
   settings = resolve_settings(options, model.config, device.info(), mesh.data_degree(), data_tokens, model.loaded,
                               &command_line);
+  settings.begin_at(stages.back());
   if (is_auto(requested.micro_batch) && !is_auto(options.micro_batch))
     settings.reasons.push_back(format("micro-batch %d: chosen by --plan auto", settings.B));
   if (options.trains() && settings.saves(options) && options.checkpoint_async && !settings.snapshot)
@@ -149,7 +174,7 @@ static std::string changed_rate(const Checkpoint& resumed_from, const RunSetting
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler() {
-  sampler.emplace(data.train, settings.T, uint64_t(options.seed));
+  sampler.emplace(data.train, settings.T, seed_of_stage(uint64_t(options.seed), stages.size() - 1));
   std::vector<int64_t> windows;
   for (int i = 0; i < int(data.train.size()); ++i) {
     windows.push_back(sampler->sequences_per_epoch(i));
@@ -163,12 +188,14 @@ void Setup::open_sampler() {
   REQUIRE(resumed_from->step() <= settings.steps,
           "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N",
           resumed_from->path().c_str(), counted(resumed_from->step(), "step").c_str(), (long long)settings.steps);
-  changes = require_same_run(*resumed_from, requested, tokens_of(data.train));
+  changes = require_same_run(*resumed_from, requested, tokens_of(data.train), begins_stage());
   Stream stream(device, "resume");
-  require_same_data(*resumed_from, *identity, *communicator, stream, changes);
+  if (begins_stage()) stages.back().changed = changes;
+  else require_same_data(*resumed_from, *identity, *communicator, stream, changes);
   if (ranks.rank == 0)
     if (const std::string change = changed_tokenizer(*resumed_from, codec, *tokenizer_files); !change.empty())
       changes.push_back(change);
+  if (begins_stage()) return;
   if (const std::string change = changed_rate(*resumed_from, settings); !change.empty()) console.warning(change);
 }
 
@@ -176,7 +203,8 @@ void Setup::open_sampler() {
 void Setup::require_labels(int source) const {
   // The sequences of two epochs include all of one. The run may have fewer.
   const int64_t two_epochs = 2 * sampler->sequences_per_epoch(source), T = settings.T;
-  const double share = sampler->mixture().share(source), asked = double(settings.steps) * double(settings.G) * share;
+  const double share = sampler->mixture().share(source),
+               asked = double(settings.stage_steps()) * double(settings.G) * share;
   const int64_t sequences = asked > double(two_epochs) ? two_epochs : int64_t(asked);
   std::vector<int32_t> inputs(static_cast<size_t>(T)), labels(inputs.size()), positions(inputs.size());
   for (int64_t i = 0; i < sequences; ++i) {

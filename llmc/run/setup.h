@@ -38,6 +38,7 @@ struct Setup {
   std::unique_ptr<Communicator> communicator;
   std::vector<std::string> refused;        // checkpoints newer than `resumed_from`, which cannot be read
   std::optional<Checkpoint> resumed_from;  // of a --dry-run, its shares are not read; absent: the run starts anew
+  std::vector<Stage> stages;               // of the training, up to this run's; see stage.h
   const Options requested;                 // the command line's, completed by those of `resumed_from`
   Options options;                         // `requested`, with the choices of --plan
   Mesh mesh;
@@ -67,6 +68,9 @@ struct Setup {
         const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
+  bool begins_stage() const { return !command_line.stage.empty(); }
+  // Returns the number of a step in its stage, by which the data are ordered.
+  int64_t step_of_stage(int64_t step) const { return step - settings.first_step; }
   int64_t first_step() const { return resumed_from ? resumed_from->step() : 0; }  // how many steps are done already
   int64_t traced_step() const { return first_step() + 2; }  // by --trace: the steps before it still warm up
   std::string source_name(int source) const { return data.train[size_t(source)].name; }  // of training data
@@ -74,6 +78,7 @@ struct Setup {
 
  private:
   std::optional<Checkpoint> open_checkpoint();
+  std::vector<Stage> open_stages();
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
   void choose_prompt();

@@ -67,7 +67,7 @@ std::string find_spike(Setup& setup, Trainer& trainer, const StepInput& input, b
   Stream stream(setup.device, "search");
   const std::vector<int64_t> data_ranks = gather_numbers(*setup.communicator, stream, setup.mesh.data_rank());
   const int64_t rank = std::find(data_ranks.begin(), data_ranks.end(), data_rank) - data_ranks.begin();
-  const Sampler::Place place = setup.sampler->place(input.step * s.G + found.first);
+  const Sampler::Place place = setup.sampler->place(setup.step_of_stage(input.step) * s.G + found.first);
   return format(
              "one sequence stands out by its %s: alone it has the loss %.4g and the gradient norm %.4g; it is%s in "
              "micro-batch %lld of %lld\n  data: sequence %lld of %d: ",

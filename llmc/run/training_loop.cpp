@@ -202,8 +202,8 @@ void TrainingLoop::fill_batch(int64_t step) {
   inputs_.resize(rows * T), labels_.resize(rows * T), sources_.resize(rows);
   positions_.resize(setup_.sampler->packs() ? rows * T : 0);
   for (size_t row = 0; row < rows; row += B)
-    setup_.sampler->fill(layout, step, int64_t(row / B), mesh.data_rank(), &inputs_[row * T], &labels_[row * T],
-                         positions_.empty() ? nullptr : &positions_[row * T], &sources_[row]);
+    setup_.sampler->fill(layout, setup_.step_of_stage(step), int64_t(row / B), mesh.data_rank(), &inputs_[row * T],
+                         &labels_[row * T], positions_.empty() ? nullptr : &positions_[row * T], &sources_[row]);
 }
 
 // Waits for the oldest step that was enqueued and not reported, and reports it.
@@ -285,7 +285,8 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
                         .inputs = inputs_,
                         .labels = labels_,
                         .positions = positions_,
-                        .no_graph = true};
+                        .no_graph = true,
+                        .sources = sources_};
   const std::string found = find_spike(setup_, trainer_, input, result.loss_spike);
   fail_as(
       ExitCode::bad_steps,
@@ -311,7 +312,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   r.learning_rate = settings_.learning_rate_at(result.step);
   r.seconds = result.seconds;
   r.gpus = device.gpu ? setup_.ranks.size : 0;
-  r.tokens = double(settings_.step_tokens()), r.all_tokens = r.step * settings_.step_tokens();
+  r.tokens = double(settings_.step_tokens()), r.all_tokens = settings_.tokens_after(r.step);
   if (device.bf16_flops > 0 && settings_.dtype == DType::bf16) {
     const double tokens_per_peak_flop = r.tokens / result.seconds / (device.bf16_flops * setup_.ranks.size);
     r.mfu = setup_.model.config.flops_per_token(settings_.T, true) * tokens_per_peak_flop;
@@ -321,7 +322,8 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
   for (const auto& [is_spike, what] : {std::pair(result.loss_spike, "loss"), std::pair(result.norm_spike, "norm")})
     if (is_spike) r.skipped += (r.skipped.empty() ? "" : ", ") + std::string(what);
-  r.eta_seconds = training_seconds_ / double(r.step) * double(r.steps - r.step);
+  const Stage& stage = setup_.stages.back();
+  r.eta_seconds = (training_seconds_ - stage.seconds) / double(r.step - stage.first_step) * double(r.steps - r.step);
   return r;
 }
 
@@ -397,6 +399,7 @@ Json TrainingLoop::checkpoint_state() const {
       .set("tokenizer", setup_.tokenizer)
       .set("windows", setup_.source_name(0).empty() ? kWindows : kMixture)
       .set("optimizer_steps", trainer_.updates())
+      .set("stages", to_json(setup_.stages))
       .set("skipped_steps", Json::Array(skipped_.begin(), skipped_.end()))
       .set("seconds", training_seconds_)
       .set("tuning", setup_.tuning.empty() ? Json() : setup_.tuning.to_json())
@@ -408,7 +411,7 @@ Json TrainingLoop::checkpoint_state() const {
 
 // "trained 160 steps in 17s, 19.6k tokens/s", on several GPUs also of each.
 std::string TrainingLoop::speed_of(int64_t steps) const {
-  const double speed = double(steps) * double(settings_.step_tokens()) / training_seconds_;
+  const double speed = double(settings_.tokens_after(steps)) / training_seconds_;
   const int gpus = setup_.device.info().gpu ? setup_.ranks.size : 1;
   return format("trained %s in %s, %s tokens/s%s", counted(steps, "step").c_str(),
                 human_duration(training_seconds_).c_str(), human_count(speed).c_str(),

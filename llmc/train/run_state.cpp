@@ -4,7 +4,7 @@ Json run_state(int64_t step, int ranks, const Options& options, const RunSetting
                int64_t data_tokens) {
   Json saved = options_json(options, Scope::run);
   saved.set("seq_len", settings.T).set("global_batch", settings.G);
-  saved.set("steps", settings.steps).set("train_tokens", "auto").set("epochs", "auto");
+  saved.set("steps", settings.stage_steps()).set("train_tokens", "auto").set("epochs", "auto");
   saved.set("lr", settings.lr).set("warmup_steps", settings.warmup_steps);  // an automatic --min-lr follows from --lr
   if (options.plan == "auto") saved.set("micro_batch", settings.B);         // a choice that changes the bits stays
   saved.set("val_every", settings.val_every).set("head_chunk", settings.head_chunk);
@@ -13,7 +13,8 @@ Json run_state(int64_t step, int ranks, const Options& options, const RunSetting
       .set("version", kStateVersion)
       .set("step", step)
       .set("ranks", ranks)
-      .set("sequences", step * settings.G)
+      .set("tokens", settings.tokens_after(step))
+      .set("sequences", settings.tokens_after(step) / settings.T)
       .set("data_tokens", data_tokens)
       .set("model", model.to_json())
       .set("model_name", model.name)

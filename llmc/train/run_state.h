@@ -4,7 +4,10 @@
 //   step, ranks                steps that are done; ranks that wrote the checkpoint
 //   optimizer_steps            how many of the steps made an update
 //   skipped_steps              the numbers, from 1, of the steps that made none because they are spikes
-//   sequences, data_tokens     sequences that were trained on; tokens of the training data
+//   tokens, sequences          that were trained on, sequences of the last stage's length; a program before stages lacks
+//                              the tokens
+//   data_tokens                tokens of the training data
+//   stages                     stage.h: of all stages so far; a program before stages lacks them
 //   seconds                    that all steps took
 //   model                      the model as a config.json of Hugging Face, model_name and weights_loaded: whether the
 //                              run began with loaded weights

@@ -73,7 +73,9 @@ int64_t cooldown_steps_after(double given, int64_t done) {
 int64_t LearningRate::peak() const { return std::max<int64_t>(warmup_steps, 1) - 1; }
 
 int64_t LearningRate::last_at_peak() const {
-  return schedule == Schedule::kWsd ? std::max(peak(), steps - 1 - cooldown_steps) : peak();
+  if (schedule != Schedule::kWsd) return peak();
+  const int64_t first = warmup_steps == 0 && steps > 1 ? -1 : peak();  // without a warm-up all may be a cooldown
+  return std::max(first, steps - 1 - cooldown_steps);
 }
 
 DecayShape LearningRate::shape() const {
@@ -91,8 +93,8 @@ std::string LearningRate::description() const {
   if (schedule != Schedule::kWsd) return falls;
   const int64_t stable = last_at_peak() - peak();
   return format("%s%s over the last %lld (wsd)",
-                stable ? format("constant for %s, and ", counted(stable, "step").c_str()).c_str() : "", falls.c_str(),
-                (long long)(last - last_at_peak()));
+                stable > 0 ? format("constant for %s, and ", counted(stable, "step").c_str()).c_str() : "",
+                falls.c_str(), (long long)(last - last_at_peak()));
 }
 
 double LearningRate::at(int64_t step) const {

@@ -12,8 +12,8 @@
 //   constant         lr
 //
 // So the last step of cosine, linear and wsd has exactly min_lr, and steps beyond it keep min_lr. The warm-up comes
-// first: if it takes all the steps (W >= steps), nothing decays; it shortens a cooldown that would begin within it. A
-// run of a single step trains with lr.
+// first: if it takes all the steps (W >= steps), nothing decays; it shortens a cooldown that would begin within it.
+// Without a warm-up all steps may be a cooldown. A run of a single step trains with lr.
 //
 // Before its cooldown, wsd has the same rates whatever the number of steps. So a run with a cooldown of N steps that
 // goes on from step K of another run has the bits of one that was planned with K + N steps.

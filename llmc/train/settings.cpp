@@ -237,11 +237,11 @@ void resolve_activations(RunSettings& s, const Options& o) {
 
 bool RunSettings::samples_at(int64_t step) const {
   if (sample_every == 0) return false;
-  if (sample_every < 0) return steps >= kStepsToSampleHalfWay && step == steps / 2;
-  return step % sample_every == 0;
+  if (sample_every < 0) return stage_steps() >= kStepsToSampleHalfWay && step == first_step + stage_steps() / 2;
+  return (step - first_step) % sample_every == 0;
 }
 
-bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && step % val_every == 0; }
+bool RunSettings::validates_at(int64_t step) const { return val_every > 0 && (step - first_step) % val_every == 0; }
 
 RunSettings resolve_settings(const Options& o, const ModelConfig& config, const DeviceInfo& device, int data_ranks,
                              int64_t data_tokens, bool loaded, const Options* asked) {

@@ -12,6 +12,7 @@
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/train/schedule.h"
+#include "llmc/train/stage.h"
 #include "llmc/train/trainer_settings.h"
 
 struct RunSettings {
@@ -21,7 +22,9 @@ struct RunSettings {
   int B;               // sequences per micro-batch
   int64_t G;           // sequences per step, over all data ranks
   int64_t micro_batches;
-  int64_t steps;
+  int64_t steps;           // of the training, those of earlier stages included
+  int64_t first_step = 0;  // of the stage (stage.h), and the tokens that earlier stages trained on
+  int64_t tokens_before = 0;
   double lr, min_lr;
   int64_t warmup_steps;
   Schedule schedule;
@@ -42,10 +45,16 @@ struct RunSettings {
   std::vector<std::string> reasons;   // why a training's numbers were chosen, "micro-batch 8: …", for the banner
 
   int64_t step_tokens() const { return G * T; }
-  LearningRate learning_rate() const {
-    return {schedule, steps, warmup_steps, lr, min_lr, cooldown_steps, cooldown_shape};
+  // Lets the run's steps, which count from 0 so far, be those of a stage.
+  void begin_at(const Stage& stage) {
+    first_step = stage.first_step, tokens_before = stage.tokens, steps += stage.first_step;
   }
-  double learning_rate_at(int64_t step) const { return learning_rate().at(step); }
+  int64_t stage_steps() const { return steps - first_step; }
+  int64_t tokens_after(int64_t step) const { return tokens_before + (step - first_step) * step_tokens(); }
+  LearningRate learning_rate() const {
+    return {schedule, stage_steps(), warmup_steps, lr, min_lr, cooldown_steps, cooldown_shape};
+  }
+  double learning_rate_at(int64_t step) const { return learning_rate().at(step - first_step); }
   bool samples_at(int64_t step) const;  // before this step, from 0
   bool validates_at(int64_t step) const;
   bool takes_samples(const Options& options) const {
