@@ -168,8 +168,8 @@ std::vector<std::string> changed_data(const std::string& checkpoint, const Json&
   const std::string train = difference(was.at("train"), is.at("train"));
   REQUIRE(
       train.empty(),
-      "--resume %s: the training data is not what it was: %s\n  name the same --train-data, or begin a new run with "
-      "its weights (scripts/consolidate, then --model)",
+      "--resume %s: the training data is not what it was: %s\n  name the same --train-data, or begin a stage of the "
+      "training (--stage NAME), or a new run with its weights (scripts/consolidate, then --model)",
       checkpoint.c_str(), train.c_str());
   const Json &held_out = is.at("held_out"), &before = was.at("held_out");
   std::string how;

@@ -83,6 +83,7 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
       point.run_folder = options.out;
     }
     point.checkpoints = checkpoints_of(point.run_folder);
+    point.find_beginning();
     if (options.out.empty() && point.checkpoints.empty() && fs::exists(point.run_folder + "/export", error))
       return {};  // the latest run has ended
     return point;
@@ -97,6 +98,27 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
          runs_to_resume().c_str());
   if (!options.out.empty() && fs::equivalent(options.out, options.resume, error)) point.run_folder = options.out;
   return point;
+}
+
+// The last start of the run tells where it began.
+void ResumePoint::find_beginning() {
+  const std::string facts = run_folder + "/run.json";
+  std::error_code error;
+  if (!fs::exists(facts, error)) return;
+  const Json run = Json::read(facts);
+  if (!run.contains("starts") || run.at("starts").elements().empty()) return;
+  const Json& start = run.at("starts").elements().back();
+  const std::string from = start.get_string("from", "");
+  const int64_t first_step = start.get_int("first_step");
+  const std::vector<int64_t> saved = checkpoints_in(run_folder + "/checkpoints");
+  if (from.empty() || (!saved.empty() && saved.front() > first_step)) return;
+  REQUIRE(
+      fs::exists(from + "/manifest.json", error),
+      "--resume auto: the run in %s has saved no checkpoint, and began at %s, which is not there any more\n  put it "
+      "back, or begin at another one, in a new folder: --resume DIR",
+      run_folder.c_str(), from.c_str());
+  begins_again = true, stage = start.get_string("stage", "");
+  if (saved.empty()) checkpoints = {from};
 }
 
 void ResumePoint::require_newest() const {

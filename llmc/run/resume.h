@@ -17,6 +17,10 @@
 struct ResumePoint {
   std::string run_folder;                // in which the run goes on; "" if it starts a new one
   std::vector<std::string> checkpoints;  // to try, newest first; none: the run had no checkpoint yet
+  // The run began at a checkpoint of another one, or with a stage, and has saved none since: it begins there again,
+  // with the options of its config.json. `stage`: the name of the stage that it begins; "" for none.
+  bool begins_again = false;
+  std::string stage = {};
 
   // Returns nothing if the run starts anew. All ranks find the same if they see the same files. Throws on a DIR that is
   // neither a run nor a checkpoint.
@@ -33,6 +37,9 @@ struct ResumePoint {
   // Returns the options of the newest checkpoint, completed by those of the command line. For one process that does not
   // read the checkpoint's shares.
   Options newest_options(const std::vector<std::string>& arguments) const;
+
+ private:
+  void find_beginning();
 };
 
 // Returns the options with which a run of `ranks` ranks goes on from `start`. Options that were "auto" have the value
@@ -41,13 +48,12 @@ Json saved_options(const Checkpoint& start, int ranks);
 // The same for a run without a checkpoint: those of its config.json; empty if it has not even that.
 Json saved_options(const ResumePoint& resume, int ranks);
 
-// A cooldown as a branch: makes the run end with a cooldown that begins at the checkpoint, if the command line names
-// --cooldown-steps and no length of the run. `options` are those with which the new run goes on from there. Throws if
-// its learning rate falls before a cooldown.
 // Completes the options of a run that begins the stage --stage there: its length, and no warm-up unless one is asked
 // for. With --cooldown-steps N alone the stage is a cooldown of N steps. Throws if its length is not given.
 void plan_stage(Options& options, const Options& command_line, const Checkpoint& start);
-
+// A cooldown as a branch: makes the run end with a cooldown that begins at the checkpoint, if the command line names
+// --cooldown-steps and no length of the run. `options` are those with which the new run goes on from there. Throws if
+// its learning rate falls before a cooldown.
 void plan_cooldown(Options& options, const Options& command_line, const Checkpoint& start);
 
 // Returns the model of the checkpoint. If `options` name another --model, --layers or --vocab-size than the

@@ -64,8 +64,8 @@ std::optional<Checkpoint> Setup::open_checkpoint() {
 
 // The stages of the checkpoint, and the one that this run begins.
 std::vector<Stage> Setup::open_stages() {
-  const std::string& name = command_line.stage;
-  REQUIRE(!begins_stage() || (resumed_from && command_line.resume != "auto"),
+  const std::string& name = stage_name();
+  REQUIRE(command_line.stage.empty() || (resumed_from && command_line.resume != "auto"),
           "--stage %s begins at a checkpoint\n  name it, or its run: --resume DIR; a stage that was begun goes on with "
           "--resume auto alone",
           name.c_str());
@@ -84,10 +84,12 @@ std::vector<Stage> Setup::open_stages() {
 
 Options Setup::complete_options(const std::vector<std::string>& arguments) {
   if (!resume) return with_files_of_folders(command_line);
-  const Json saved = resumed_from ? saved_options(*resumed_from, ranks.size) : saved_options(*resume, ranks.size);
+  const bool has_own = resumed_from && !resume->begins_again;
+  const Json saved = has_own ? saved_options(*resumed_from, ranks.size) : saved_options(*resume, ranks.size);
   Stream stream(device, "resume");
   require_same_on_all_ranks(saved.dump() + (resumed_from ? resumed_from->state().dump() : ""), *communicator, stream);
   Options options = with_files_of_folders(parse_options(arguments, &saved));
+  if (resume->begins_again) return options;
   if (begins_stage()) plan_stage(options, command_line, *resumed_from);
   else if (resumed_from && resume->run_folder.empty()) plan_cooldown(options, command_line, *resumed_from);
   return options;

@@ -68,7 +68,11 @@ struct Setup {
         const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
-  bool begins_stage() const { return !command_line.stage.empty(); }
+  // The stage that this run begins; "" if it begins none.
+  const std::string& stage_name() const {
+    return command_line.stage.empty() && resume ? resume->stage : command_line.stage;
+  }
+  bool begins_stage() const { return !stage_name().empty(); }
   // Returns the number of a step in its stage, by which the data are ordered.
   int64_t step_of_stage(int64_t step) const { return step - settings.first_step; }
   int64_t first_step() const { return resumed_from ? resumed_from->step() : 0; }  // how many steps are done already

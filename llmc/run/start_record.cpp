@@ -99,8 +99,8 @@ Json hosts_json(const std::vector<std::string>& of_ranks) {
   return json;
 }
 
-Json start_record(int64_t first_step, const Ranks& ranks, const DeviceInfo& device, Communicator& communicator,
-                  Stream& stream) {
+Json start_record(int64_t first_step, const std::string& from, const std::string& stage, const Ranks& ranks,
+                  const DeviceInfo& device, Communicator& communicator, Stream& stream) {
   const std::vector<std::string> of_ranks =
       gather_texts(communicator, stream, host_name() + "\n" + device.name + "\n" + device.uuid);
   Json versions = Json::array();
@@ -115,6 +115,8 @@ Json start_record(int64_t first_step, const Ranks& ranks, const DeviceInfo& devi
       .set("commit", kBuildCommit)
       .set("built", built())
       .set("libraries", versions);
+  if (!from.empty()) record.set("from", from);
+  if (!stage.empty()) record.set("stage", stage);
   if (device.gpu) record.set("driver", driver_version());
   return record;
 }

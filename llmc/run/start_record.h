@@ -14,8 +14,8 @@ std::string version_text();
 // Returns an entry of "starts" in run.json: when the program was started (UTC), after which step it goes on, by which
 // command and launcher, from which commit it was built, with which libraries and GPU driver, and on which hosts. The
 // environment is left out, since it may hold secrets. All ranks call.
-Json start_record(int64_t first_step, const Ranks& ranks, const DeviceInfo& device, Communicator& communicator,
-                  Stream& stream);
+Json start_record(int64_t first_step, const std::string& from, const std::string& stage, const Ranks& ranks,
+                  const DeviceInfo& device, Communicator& communicator, Stream& stream);
 
 // Returns the hosts of a run: {"host": "node1", "ranks": "0-7", "device": "NVIDIA H200", "gpus": ["GPU-8a6e…", …]} for
 // each host and kind of device, in the order of their first ranks. `of_ranks` has "host\ndevice\nUUID of the GPU" for

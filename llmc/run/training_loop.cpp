@@ -77,7 +77,12 @@ void TrainingLoop::open_folder() {
   const ModelConfig& config = setup_.model.config;
   const bool reopens = setup_.resume && !setup_.resume->run_folder.empty();
   const int64_t nodes = sum_number(communicator, stream, ranks.local_rank == 0);
-  const Json start = start_record(setup_.first_step(), ranks, setup_.device.info(), communicator, stream);
+  // A run that goes on in its own folder, in its own stage, needs no memory of where it began.
+  const bool began_elsewhere =
+      setup_.resumed_from && (!reopens || setup_.begins_stage() || setup_.resume->begins_again);
+  const std::string from = began_elsewhere ? std::filesystem::absolute(setup_.resumed_from->path()).string() : "";
+  const Json start =
+      start_record(setup_.first_step(), from, setup_.stage_name(), ranks, setup_.device.info(), communicator, stream);
   if (ranks.rank == 0) {
     if (reopens) {
       folder_ = RunFolder::reopen(setup_.resume->run_folder);
