@@ -180,9 +180,11 @@ std::string describe_checkpoints(const Options& o, const RunSettings& s) {
 }
 
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
-               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens) {
+               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens,
+               const std::vector<Stage>& stages) {
   return Json::object()
       .set("first_step", first_step)
+      .set("stages", to_json(stages))
       .set("nodes", nodes)
       .set("ranks", ranks)
       .set("device", device.name)

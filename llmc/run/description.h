@@ -56,4 +56,5 @@ std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4
 // number of steps that were done before this start of the program. The steps after it ran on `nodes` machines with
 // `ranks` ranks in all. `model` appears as its config.json.
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
-               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens);
+               const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens,
+               const std::vector<Stage>& stages);

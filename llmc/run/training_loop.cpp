@@ -95,7 +95,7 @@ void TrainingLoop::open_folder() {
     for (const std::string& what : folder_->moved()) console_.line(what);
     folder_->write_about(options_json(setup_.requested, Scope::machine),
                          run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
-                                   options_.fp8, config, setup_.codec, tokens_of(setup_.data.train)),
+                                   options_.fp8, config, setup_.codec, tokens_of(setup_.data.train), setup_.stages),
                          start, trainer_.plan().table());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }

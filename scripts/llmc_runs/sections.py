@@ -77,6 +77,10 @@ def figures(page):
         steps = ", ".join(str(step) for _, (step, _) in peaks)
         cells["highest above the last 128 steps"] = ", ".join(
             f"{what} {above:.1f} σ" for what, (_, above) in peaks) + f"<small>step {steps}</small>"
+    if len(stages := page.run.facts().get("stages", [])) > 1:
+        cells["stages"] = "".join(
+            f"<div>{escape(stage['name'] or 'the first')}, from step {stage['first_step'] + 1}"
+            f"<small>{escape(', '.join(stage['changed']))}</small></div>" for stage in stages)
     if skipped := [line.step for line in page.lines if line.skipped]:
         last = ("…, " if len(skipped) > 8 else "") + ", ".join(map(str, skipped[-8:]))
         cells["skipped"] = f"{len(skipped)}<small>step {last}</small>"
