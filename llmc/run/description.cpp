@@ -145,9 +145,9 @@ std::string describe_skipped(const std::vector<int64_t>& steps) {
   return format("skipped %s: %s", counted(int64_t(steps.size()), "step").c_str(), list.c_str());
 }
 
-std::string describe_stages(const std::vector<Stage>& stages) {
+std::string describe_stages(const std::vector<TrainingStage>& stages) {
   std::string text;
-  for (const Stage& stage : stages) {
+  for (const TrainingStage& stage : stages) {
     text += text.empty() ? "" : "\n";
     text += format("%s, from step %lld on", stage.name.empty() ? "the first" : stage.name.c_str(),
                    (long long)stage.first_step + 1);
@@ -181,7 +181,7 @@ std::string describe_checkpoints(const Options& o, const RunSettings& s) {
 
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
                const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens,
-               const std::vector<Stage>& stages) {
+               const std::vector<TrainingStage>& stages) {
   return Json::object()
       .set("first_step", first_step)
       .set("stages", to_json(stages))

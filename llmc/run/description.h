@@ -43,7 +43,7 @@ std::string describe_step(const RunSettings& settings, const Mesh& mesh);
 // "skipped 3 steps: 17, 350, 351"; of many the last ones.
 std::string describe_skipped(const std::vector<int64_t>& steps);
 // Returns a line for each stage: "long, from step 1001 on, after 8.2M tokens: --seq-len 256 (was 128)".
-std::string describe_stages(const std::vector<Stage>& stages);
+std::string describe_stages(const std::vector<TrainingStage>& stages);
 // Says which steps are skipped, and how many of them end the run.
 std::string describe_spikes(const Options& options);
 // Says when checkpoints are saved, and whether training waits for them.
@@ -57,4 +57,4 @@ std::string describe_data_ranks(const Mesh& mesh);  // "2 ranks", "2 groups of 4
 // `ranks` ranks in all. `model` appears as its config.json.
 Json run_facts(int64_t first_step, int64_t nodes, int ranks, const DeviceInfo& device, const RunSettings& settings,
                const std::string& fp8, const ModelConfig& model, const TextCodec& codec, int64_t data_tokens,
-               const std::vector<Stage>& stages);
+               const std::vector<TrainingStage>& stages);

@@ -148,7 +148,7 @@ ModelSource open_model(const Options& options) {
     if (source.weights) require_enough_layers(*source.weights, source.config);
   }
   if (const bool of_bytes = preset && source.config.V == 256; of_bytes && is_auto(options.vocab_size) && !options.nodes)
-    if (const Vocabulary named = named_vocabulary(options); named.tokens > source.config.V) {
+    if (const DataVocabulary named = named_vocabulary(options); named.tokens > source.config.V) {
       source.description += format(", %lld tokens as %s has", (long long)named.tokens, named.whose.c_str());
       set_vocabulary(source.config, int(named.tokens));
     }

@@ -63,17 +63,17 @@ std::optional<Checkpoint> Setup::open_checkpoint() {
 }
 
 // The stages of the checkpoint, and the one that this run begins.
-std::vector<Stage> Setup::open_stages() {
+std::vector<TrainingStage> Setup::open_stages() {
   const std::string& name = stage_name();
   REQUIRE(command_line.stage.empty() || (resumed_from && command_line.resume != "auto"),
           "--stage %s begins at a checkpoint\n  name it, or its run: --resume DIR; a stage that was begun goes on with "
           "--resume auto alone",
           name.c_str());
-  if (!resumed_from) return {Stage{}};
+  if (!resumed_from) return {TrainingStage{}};
   const Json& state = resumed_from->state();
-  std::vector<Stage> stages = stages_of(state);
+  std::vector<TrainingStage> stages = stages_of(state);
   if (!begins_stage()) return stages;
-  for (const Stage& stage : stages)
+  for (const TrainingStage& stage : stages)
     REQUIRE(stage.name != name,
             "--stage %s: the training has had a stage of this name, from step %lld on\n  take another name",
             name.c_str(), (long long)stage.first_step + 1);

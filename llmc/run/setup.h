@@ -38,7 +38,7 @@ struct Setup {
   std::unique_ptr<Communicator> communicator;
   std::vector<std::string> refused;        // checkpoints newer than `resumed_from`, which cannot be read
   std::optional<Checkpoint> resumed_from;  // of a --dry-run, its shares are not read; absent: the run starts anew
-  std::vector<Stage> stages;               // of the training, up to this run's; see stage.h
+  std::vector<TrainingStage> stages;       // of the training, up to this run's; see training_stage.h
   const Options requested;                 // the command line's, completed by those of `resumed_from`
   Options options;                         // `requested`, with the choices of --plan
   Mesh mesh;
@@ -82,7 +82,7 @@ struct Setup {
 
  private:
   std::optional<Checkpoint> open_checkpoint();
-  std::vector<Stage> open_stages();
+  std::vector<TrainingStage> open_stages();
   Options complete_options(const std::vector<std::string>& arguments);
   void open_data();
   void choose_prompt();

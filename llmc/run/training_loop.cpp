@@ -327,7 +327,7 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   if (settings_.fp8.delayed()) r.fp8_overflows = result.fp8.overflows, r.fp8_underflows = result.fp8.underflows;
   for (const auto& [is_spike, what] : {std::pair(result.loss_spike, "loss"), std::pair(result.norm_spike, "norm")})
     if (is_spike) r.skipped += (r.skipped.empty() ? "" : ", ") + std::string(what);
-  const Stage& stage = setup_.stages.back();
+  const TrainingStage& stage = setup_.stages.back();
   r.eta_seconds = (training_seconds_ - stage.seconds) / double(r.step - stage.first_step) * double(r.steps - r.step);
   return r;
 }

@@ -7,7 +7,7 @@
 //   tokens, sequences          that were trained on, sequences of the last stage's length; a program before stages lacks
 //                              the tokens
 //   data_tokens                tokens of the training data
-//   stages                     stage.h: of all stages so far; a program before stages lacks them
+//   stages                     training_stage.h: of all stages so far; a program before stages lacks them
 //   seconds                    that all steps took
 //   model                      the model as a config.json of Hugging Face, model_name and weights_loaded: whether the
 //                              run began with loaded weights

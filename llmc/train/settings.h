@@ -12,8 +12,8 @@
 #include "llmc/device/number.h"
 #include "llmc/kernels/attention.h"
 #include "llmc/train/schedule.h"
-#include "llmc/train/stage.h"
 #include "llmc/train/trainer_settings.h"
+#include "llmc/train/training_stage.h"
 
 struct RunSettings {
   DType dtype;
@@ -23,7 +23,7 @@ struct RunSettings {
   int64_t G;           // sequences per step, over all data ranks
   int64_t micro_batches;
   int64_t steps;           // of the training, those of earlier stages included
-  int64_t first_step = 0;  // of the stage (stage.h), and the tokens that earlier stages trained on
+  int64_t first_step = 0;  // of the stage (training_stage.h), and the tokens that earlier stages trained on
   int64_t tokens_before = 0;
   double lr, min_lr;
   int64_t warmup_steps;
@@ -46,7 +46,7 @@ struct RunSettings {
 
   int64_t step_tokens() const { return G * T; }
   // Lets the run's steps, which count from 0 so far, be those of a stage.
-  void begin_at(const Stage& stage) {
+  void begin_at(const TrainingStage& stage) {
     first_step = stage.first_step, tokens_before = stage.tokens, steps += stage.first_step;
   }
   int64_t stage_steps() const { return steps - first_step; }

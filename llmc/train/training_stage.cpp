@@ -1,13 +1,14 @@
-#include "llmc/train/stage.h"
+#include "llmc/train/training_stage.h"
 
 #include "llmc/base/error.h"
 #include "llmc/base/philox.h"
 
-std::vector<Stage> stages_of(const Json& state) {
-  if (!state.contains("stages")) return {Stage{}};
-  std::vector<Stage> stages;
+std::vector<TrainingStage> stages_of(const Json& state) {
+  if (!state.contains("stages")) return {TrainingStage{}};
+  std::vector<TrainingStage> stages;
   for (const Json& of : state.at("stages").elements()) {
-    Stage stage{of.get_string("name"), of.get_int("first_step"), of.get_int("tokens"), of.get_double("seconds")};
+    TrainingStage stage{of.get_string("name"), of.get_int("first_step"), of.get_int("tokens"),
+                        of.get_double("seconds")};
     for (const Json& change : of.at("changed").elements()) stage.changed.push_back(change.as_string());
     REQUIRE(stage.first_step >= (stages.empty() ? 0 : stages.back().first_step) && stage.tokens >= 0,
             "%s: stage \"%s\" begins after %lld steps and %lld tokens", of.where().c_str(), stage.name.c_str(),
@@ -18,9 +19,9 @@ std::vector<Stage> stages_of(const Json& state) {
   return stages;
 }
 
-Json to_json(const std::vector<Stage>& stages) {
+Json to_json(const std::vector<TrainingStage>& stages) {
   Json::Array list;
-  for (const Stage& stage : stages)
+  for (const TrainingStage& stage : stages)
     list.push_back(Json::object()
                        .set("name", stage.name)
                        .set("first_step", stage.first_step)

@@ -8,7 +8,7 @@
 
 #include "llmc/base/json.h"
 
-struct Stage {
+struct TrainingStage {
   std::string name;  // "" for the first stage
   // Of all stages before this one: their steps, the tokens that they trained on, and the seconds that these took.
   int64_t first_step = 0, tokens = 0;
@@ -17,8 +17,8 @@ struct Stage {
 };
 
 // The "stages" of a checkpoint's state.json, in the order of time. A state without them has one.
-std::vector<Stage> stages_of(const Json& state);
-Json to_json(const std::vector<Stage>& stages);
+std::vector<TrainingStage> stages_of(const Json& state);
+Json to_json(const std::vector<TrainingStage>& stages);
 
 // Returns the seed of the data's order in stage `number`, from 0: that of the first one is `seed` itself.
 uint64_t seed_of_stage(uint64_t seed, size_t number);

@@ -2,12 +2,12 @@
 #include "dev/test/error_of.h"
 #include "dev/test/test.h"
 #include "llmc/train/settings.h"
-#include "llmc/train/stage.h"
+#include "llmc/train/training_stage.h"
 
 TEST_CASE("the list of stages goes to a checkpoint and back") {
-  const std::vector<Stage> stages = {{}, {"long", 100, 51200, 2.5, {"--seq-len 64 (was 32)", "--train-data b (was a)"}}};
+  const std::vector<TrainingStage> stages = {{}, {"long", 100, 51200, 2.5, {"--seq-len 64 (was 32)", "--train-data b (was a)"}}};
   const Json state = Json::object().set("stages", to_json(stages));
-  const std::vector<Stage> read = stages_of(Json::parse(state.dump(), "state"));
+  const std::vector<TrainingStage> read = stages_of(Json::parse(state.dump(), "state"));
   REQUIRE(read.size() == 2, "%zu stages", read.size());
   CHECK(read[0].name.empty());
   CHECK(read[0].first_step == 0);
@@ -17,7 +17,7 @@ TEST_CASE("the list of stages goes to a checkpoint and back") {
   CHECK(read[1].seconds == 2.5);
   CHECK(read[1].changed == stages[1].changed);
   CHECK(stages_of(Json::object()).size() == 1);
-  const std::vector<Stage> backwards = {{"late", 100, 5}, {"early", 50, 6}};
+  const std::vector<TrainingStage> backwards = {{"late", 100, 5}, {"early", 50, 6}};
   CHECK(error_of([&] { stages_of(Json::object().set("stages", to_json(backwards))); }).find("\"early\"") !=
         std::string::npos);
   CHECK(error_of([] { stages_of(Json::object().set("stages", Json::array())); }).find("no stage") != std::string::npos);
