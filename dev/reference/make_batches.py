@@ -36,10 +36,11 @@ from transformers import AutoConfig, PreTrainedConfig
 import make_dump
 from emulation import Emulation
 from fp8 import Quantization, Tensors
+from optimizer import global_norm
 
 
 def results_of(logits: Tensor, loss: Tensor, grads: Tensors) -> Tensors:
-    return {"logits": logits, "loss": loss, "grad_norm": make_dump.global_norm(grads.values())} | {
+    return {"logits": logits, "loss": loss, "grad_norm": global_norm(grads.values())} | {
         f"grad.{name}": g for name, g in grads.items()}
 
 
