@@ -5,7 +5,8 @@
 #include "llmc/train/training_stage.h"
 
 TEST_CASE("the list of stages goes to a checkpoint and back") {
-  const std::vector<TrainingStage> stages = {{}, {"long", 100, 51200, 2.5, {"--seq-len 64 (was 32)", "--train-data b (was a)"}}};
+  const std::vector<TrainingStage> stages = {
+      {}, {"long", 100, 51200, 2.5, {"--seq-len 64 (was 32)", "--train-data b (was a)"}}};
   const Json state = Json::object().set("stages", to_json(stages));
   const std::vector<TrainingStage> read = stages_of(Json::parse(state.dump(), "state"));
   REQUIRE(read.size() == 2, "%zu stages", read.size());
