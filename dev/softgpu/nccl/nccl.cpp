@@ -140,8 +140,9 @@ ncclResult_t add(const CollectiveCall& call, ncclComm_t comm, cudaStream_t strea
   if (captures(stream) && stream->priority != kHighestPriority)
     warn("NCCL: %s of a step is captured in a stream of priority %d: its blocks wait until products have started",
          kNames[int(call.kind)], stream->priority);
-  // NCCL 2.28: such a collective goes through NCCL's own buffers.
-  if (captures(stream) && call.kind != CollectiveKind::all_reduce && !comm->windows.empty() &&
+  // NCCL 2.28: such a collective goes through NCCL's own buffers. Messages do so wherever their ends lie.
+  const bool message = call.kind == CollectiveKind::send || call.kind == CollectiveKind::receive;
+  if (captures(stream) && !message && call.kind != CollectiveKind::all_reduce && !comm->windows.empty() &&
       !(in_window(comm, call.in) && in_window(comm, call.out)))
     warn("NCCL: %s of a step has an end that lies in no window of its communicator", kNames[int(call.kind)]);
   const Grouped added{call, comm, stream};
