@@ -49,7 +49,7 @@ struct Shifted {
   }
 };
 
-// What is computed, and how it lies in memory.
+// A case says what is computed, and how it lies in memory.
 struct Case {
   size_t n;
   size_t shift = 0;  // elements that all tensors lie after an aligned address
@@ -186,8 +186,8 @@ void check_update(Checker& checker, const Case& c) {
   for (size_t i = 0; i < c.n; ++i)
     want.push_back(double(numbers.p[i]) * (1 - rate * double(kRates.weight_decay)) -
                    rate * double(kRates.scale) * double(numbers.o[i]));
-  // What p is multiplied with, two products and a difference are rounded, rate and step three times: each by 2^-24 of
-  // the larger term at most.
+  // The factor of p, two products and a difference are rounded, rate and step three times: each by 2^-24 of the larger
+  // term at most.
   const double size = largest(numbers.p) + rate * double(kRates.scale) * largest(numbers.o);
   checker.close("p " + c.name(), plain.master, want, {int(c.n)}, 0, 4 * 0x1p-24 * size);
 

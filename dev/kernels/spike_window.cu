@@ -22,7 +22,7 @@ struct Step {
   int64_t labels = kLabels;
 };
 
-// What global_norm_finish must decide.
+// The decision that global_norm_finish must make.
 struct Reference {
   double deviations;
   uint32_t most_in_a_row;

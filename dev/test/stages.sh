@@ -74,7 +74,11 @@ other data without a stage|--stage NAME|--train-data $scratch/letters.txt --step
 END
 refused "a stage without a checkpoint" "--resume DIR" "$train" --stage next --steps 3 --out "$scratch/x"
 check "none of these began a run" [ ! -e "$scratch/x" ]
-rm -rf "$scratch/one/checkpoints"
+
+echo "-- ended without a checkpoint of its own"
+resume unsaved 1 "$(last two 11)" "${third[@]}" --checkpoint-every 0
+rm -rf "$scratch/two/checkpoints"
+refused "a run that began at a checkpoint that is gone" "has ended" "$train" --resume auto --out "$scratch/unsaved"
 begun=$scratch/three-1/run.json
 check "a run's start tells where it began" grep -q '"stage": *"anneal"' "$begun"
 echo "$checks checks passed"

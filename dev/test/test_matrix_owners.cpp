@@ -125,7 +125,7 @@ std::string fault_of(const OwnedMatrix& m, const std::vector<const Rank*>& ranks
     order.insert(order.end(), here.begin(), here.end());
     if (!std::is_sorted(part.keepers.begin(), part.keepers.end())) return "keepers are not in order";
     if (!std::count(part.keepers.begin(), part.keepers.end(), part.source)) return "the source is no keeper";
-    // What all shards have is not sent from another one.
+    // A part that all shards have is sent from the owner's own shard.
     const int tensor_ranks = ranks[0]->mesh.tensor_degree;
     if (!ranks[0]->placement[size_t(part.unit)].updates_part() && part.source / tensor_ranks != m.owner / tensor_ranks)
       return "a matrix is sent from another's shard";

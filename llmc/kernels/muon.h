@@ -1,5 +1,5 @@
 // The parts of Muon (Jordan et al. 2024) that go over elements, in the order of operations of torch.optim.Muon. The
-// products between them are Newton and Schulz's iteration (llmc/train/newton_schulz.h). With g = gradient * clip_factor
+// products between them are Newton and Schulz's iteration (newton_schulz.h). With g = gradient * clip_factor
 // and lerp(a, b, w) = a + w (b - a):
 //
 //   m = lerp(m, g, 1 - momentum)

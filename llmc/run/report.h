@@ -29,7 +29,7 @@ struct StepReport {
   // scales.
   int64_t fp8_overflows = -1, fp8_underflows = -1;
   std::string skipped;  // "loss", "norm" or "loss, norm": which of them is a spike, so that no update is made; else ""
-  // Of the sources of a mixture that have labels in this step: the name, and the loss in nats per token.
+  // The list has the sources of a mixture that have labels in this step: the name, and the loss in nats per token.
   std::vector<std::pair<std::string, double>> sources = {};
 };
 

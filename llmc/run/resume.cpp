@@ -12,6 +12,7 @@
 #include "llmc/base/input_file.h"
 #include "llmc/base/printable.h"
 #include "llmc/base/text.h"
+#include "llmc/run/run_folder.h"
 #include "llmc/train/run_state.h"
 #include "llmc/train/schedule.h"
 
@@ -102,16 +103,15 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
 
 // The last start of the run tells where it began.
 void ResumePoint::find_beginning() {
-  const std::string facts = run_folder + "/run.json";
   std::error_code error;
-  if (!fs::exists(facts, error)) return;
-  const Json run = Json::read(facts);
-  if (!run.contains("starts") || run.at("starts").elements().empty()) return;
-  const Json& start = run.at("starts").elements().back();
+  const Json starts = starts_in(run_folder + "/run.json");
+  if (starts.elements().empty()) return;
+  const Json& start = starts.elements().back();
   const std::string from = start.get_string("from", "");
   const int64_t first_step = start.get_int("first_step");
   const std::vector<int64_t> saved = checkpoints_in(run_folder + "/checkpoints");
-  if (from.empty() || (!saved.empty() && saved.front() > first_step)) return;
+  const bool has_ended = saved.empty() && fs::exists(run_folder + "/export/README.md", error);  // its last file
+  if (from.empty() || has_ended || (!saved.empty() && saved.front() > first_step)) return;
   REQUIRE(
       fs::exists(from + "/manifest.json", error),
       "--resume auto: the run in %s has saved no checkpoint, and began at %s, which is not there any more\n  put it "

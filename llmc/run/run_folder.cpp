@@ -65,17 +65,6 @@ bool holds_only_a_start(const std::string& path) {
   return !error;
 }
 
-// Returns the starts that a run.json tells; none if there is none that can be read.
-Json starts_in(const std::string& path) {
-  try {
-    Json starts = Json::read(path).at("starts");
-    starts.elements();
-    return starts;
-  } catch (const Error&) {
-    return Json::array();
-  }
-}
-
 // Opens a file to append to it, or makes a new one; null on an error. A link is an error: whoever made it may mean
 // another's file.
 FILE* open_file(const std::string& path, bool is_new) {
@@ -93,6 +82,16 @@ void lock_for_readers(int descriptor) {
 }
 
 }  // namespace
+
+Json starts_in(const std::string& path) {
+  try {
+    Json starts = Json::read(path).at("starts");
+    starts.elements();
+    return starts;
+  } catch (const Error&) {
+    return Json::array();
+  }
+}
 
 RunFolder::RunFolder(const std::string& out, const std::string& model) {
   std::error_code error;

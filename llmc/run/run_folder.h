@@ -17,6 +17,9 @@
 
 #include "llmc/base/json.h"
 
+// Returns the starts that a run.json tells, in the order of time; none if there is none that can be read.
+Json starts_in(const std::string& path);
+
 class RunFolder {
  public:
   // Makes the folder. Throws if it cannot be made or written, or if it already holds files. A folder in which a run was

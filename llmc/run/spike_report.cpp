@@ -20,7 +20,7 @@ class Search {
   Search(const Setup& setup, Trainer& trainer, const StepInput& input, bool by_loss)
       : setup_(setup), trainer_(trainer), input_(input), by_loss_(by_loss) {}
 
-  // Of each half the one with the larger weight has the sequence that stands out.
+  // The sequence that stands out is in the half with the larger weight.
   Sequences run() {
     Sequences all = of(0, setup_.settings.G);
     while (all.count > 1) {

@@ -41,7 +41,7 @@ namespace softgpu {
 
 enum class CollectiveKind { all_reduce, all_gather, reduce_scatter, broadcast, send, receive };
 
-// Of a send or receive, `in` and `out` are the same buffer.
+// A send or receive has one buffer, which is both `in` and `out`.
 struct CollectiveCall {
   CollectiveKind kind;
   const void* in;

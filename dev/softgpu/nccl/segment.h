@@ -18,7 +18,7 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-// What one rank sends to another. It lies in the sender's area until the other has taken it.
+// A message from one rank to another. It lies in the sender's area until the other has taken it.
 struct Message {
   size_t offset;  // in the area
   Request request;
