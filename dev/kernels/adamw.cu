@@ -21,19 +21,6 @@ StepState state_at(int step, double rate, float clip) {
   return state;
 }
 
-template <class T>
-std::vector<T> as(const std::vector<float>& values) {
-  std::vector<T> result;
-  for (const float x : values) result.push_back(from_float<T>(x));
-  return result;
-}
-template <class T>
-std::vector<float> as_floats(const std::vector<T>& values) {
-  std::vector<float> result;
-  for (const T x : values) result.push_back(to_float(x));
-  return result;
-}
-
 // The flat buffers of a case, on the device.
 template <class Master = float, class Moment = float>
 struct Buffers {

@@ -75,6 +75,20 @@ inline double to_double(double x) { return x; }
 inline double to_double(int x) { return x; }
 inline double to_double(bf16 x) { return double(to_float(x)); }
 
+// The numbers rounded to T, and those of any type as fp32.
+template <class T>
+std::vector<T> as(const std::vector<float>& values) {
+  std::vector<T> result;
+  for (const float x : values) result.push_back(from_float<T>(x));
+  return result;
+}
+template <class T>
+std::vector<float> as_floats(const std::vector<T>& values) {
+  std::vector<float> result;
+  for (const T x : values) result.push_back(to_float(x));
+  return result;
+}
+
 template <class T>
 std::vector<double> to_doubles(const std::vector<T>& values) {
   std::vector<double> result(values.size());

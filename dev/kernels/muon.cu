@@ -19,19 +19,6 @@ StepState state_at(int step, float clip) {
   return state;
 }
 
-std::vector<float> floats(const std::vector<bf16>& values) {
-  std::vector<float> result;
-  for (const bf16 x : values) result.push_back(to_float(x));
-  return result;
-}
-std::vector<float> floats(const std::vector<float>& values) { return values; }
-template <class T>
-std::vector<T> as(const std::vector<float>& values) {
-  std::vector<T> result;
-  for (const float x : values) result.push_back(from_float<T>(x));
-  return result;
-}
-
 // `count` numbers, `shift` elements after an aligned address.
 template <class T>
 struct Shifted {
@@ -85,7 +72,7 @@ Moments momentum(Stream& stream, const Case& c, const std::vector<float>& m, con
     muon_momentum(stream, moment.tensor(first, n), wants_u ? update.tensor(first, n) : Tensor(), g.tensor(first, n),
                   state.data(), momentum, slice);
   });
-  return {floats(moment.download()), floats(update.download())};
+  return {as_floats(moment.download()), as_floats(update.download())};
 }
 
 double largest(const std::vector<float>& values) {
@@ -98,8 +85,8 @@ struct Numbers {
   std::vector<float> m, gradients, p, o;
   explicit Numbers(const Case& c) {
     Generator generator(c.n);
-    m = floats(random_normal<bf16>(generator, c.n, 0.5)), gradients = random_normal<float>(generator, c.n);
-    p = floats(random_normal<bf16>(generator, c.n, 0.1)), o = floats(random_normal<bf16>(generator, c.n, 0.3));
+    m = as_floats(random_normal<bf16>(generator, c.n, 0.5)), gradients = random_normal<float>(generator, c.n);
+    p = as_floats(random_normal<bf16>(generator, c.n, 0.1)), o = as_floats(random_normal<bf16>(generator, c.n, 0.3));
   }
 };
 
@@ -124,7 +111,7 @@ void check_momentum(Checker& checker, const Case& c) {
   std::vector<float> drawn;
   for (size_t i = 0; i < c.n; ++i)
     drawn.push_back(stochastic_bf16(plain.m[i], adamw_draws(c.slice.key, c.slice.window[i], c.state.step).m));
-  const std::vector<float> narrow_u = floats(as<bf16>(plain.u));
+  const std::vector<float> narrow_u = as_floats(as<bf16>(plain.u));
   const auto is = [&](const char* types, const Moments& got, const std::vector<float>& m, const std::vector<float>& u) {
     checker.same_bits(format("  m, u in %s: m", types), got.m, m);
     checker.same_bits("  u", got.u, u);
@@ -133,7 +120,7 @@ void check_momentum(Checker& checker, const Case& c) {
   is("bf16, fp32", momentum<bf16, float>(stream, c, numbers.m, numbers.gradients), drawn, plain.u);
   is("bf16, bf16", momentum<bf16, bf16>(stream, c, numbers.m, numbers.gradients), drawn, narrow_u);
   const auto without = momentum<float, float>(stream, c, numbers.m, numbers.gradients, kMomentum, false);
-  is("fp32, none", without, plain.m, floats(Shifted<float>(stream, 0, c.n).download()));
+  is("fp32, none", without, plain.m, as_floats(Shifted<float>(stream, 0, c.n).download()));
   checker.same_bits("  m in bf16, no u",
                     momentum<bf16, float>(stream, c, numbers.m, numbers.gradients, kMomentum, false).m, drawn);
 }
@@ -168,7 +155,7 @@ Updated update(Stream& stream, const Case& c, const std::vector<float>& p, const
                 direction.tensor(first, n), state.data(), rates, slice,
                 std::isnan(amax_before) ? Tensor() : amax.tensor());
   });
-  return {floats(master.download()), floats(weights.download()), amax.download()};
+  return {as_floats(master.download()), as_floats(weights.download()), amax.download()};
 }
 
 float amax_of(const std::vector<float>& weights, float before) {
@@ -194,7 +181,7 @@ void check_update(Checker& checker, const Case& c) {
   std::vector<float> drawn;
   for (size_t i = 0; i < c.n; ++i)
     drawn.push_back(stochastic_bf16(plain.master[i], adamw_draws(c.slice.key, c.slice.window[i], c.state.step).master));
-  const std::vector<float> narrow = floats(as<bf16>(plain.master)), none(c.n, NAN);
+  const std::vector<float> narrow = as_floats(as<bf16>(plain.master)), none(c.n, NAN);
   const auto is = [&](const char* types, const Updated& got, const std::vector<float>& master,
                       const std::vector<float>* weights) {
     checker.same_bits(format("  p, o in %s: p", types), got.master, master);
