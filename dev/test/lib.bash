@@ -37,12 +37,13 @@ check() {
   fi
 }
 
-# ranks N COMMAND…: on N ranks, for at most 100 s, or $limit.
+# ranks N COMMAND…: on N ranks, for at most 100 s, or $limit, times PATIENCE (dev/test/run).
 ranks() {
+  local most=$((${limit:-100} * ${PATIENCE:-1}))
   if [ "$1" = 1 ]; then
-    timeout -k 20 "${limit:-100}" "${@:2}"
+    timeout -k 20 "$most" "${@:2}"
   else
-    LLMC_THREADS=1 timeout -k 20 "${limit:-100}" mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
+    LLMC_THREADS=1 timeout -k 20 "$most" mpirun --oversubscribe --bind-to none -n "$1" "${@:2}"
   fi
 }
 
