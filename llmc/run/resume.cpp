@@ -166,8 +166,9 @@ void plan_cooldown(Options& options, const Options& command_line, const Checkpoi
       "--cooldown-steps %g from %s: with --schedule %s the learning rate falls before a cooldown\n  go on from a run "
       "with --schedule wsd or constant, or add --schedule wsd: then the rate goes back to --lr first",
       given, start.path().c_str(), options.schedule.c_str());
-  const int64_t steps = cooldown_steps_after(given, start.step());
-  options.schedule = "wsd", options.cooldown_steps = double(steps), options.steps = start.step() + steps;
+  const int64_t done = start.step() - stages_of(start.state()).back().first_step,  // of its stage
+      steps = cooldown_steps_after(given, done);
+  options.schedule = "wsd", options.cooldown_steps = double(steps), options.steps = done + steps;
 }
 
 void plan_stage(Options& options, const Options& command_line, const Checkpoint& start) {
@@ -363,8 +364,7 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
   REQUIRE(begins_stage || state.get_int("data_tokens") == data_tokens,
           "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
           "  name the same --train-data with the same content, or begin a stage of the training (--stage NAME), or a "
-          "new run "
-          "with its weights (scripts/consolidate, then --model)",
+          "new run with its weights (scripts/consolidate, then --model)",
           path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   return changed;
 }
