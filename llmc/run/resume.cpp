@@ -156,11 +156,13 @@ Json saved_options(const ResumePoint& resume, int ranks) {
   return options_of_run(Json::read(config), same_ranks);
 }
 
+static bool give_length(const Options& options) {
+  return !is_auto(options.steps) || !is_auto(options.train_tokens) || !is_auto(options.epochs);
+}
+
 void plan_cooldown(Options& options, const Options& command_line, const Checkpoint& start) {
   const double given = command_line.cooldown_steps;
-  const bool has_length =
-      !is_auto(command_line.steps) || !is_auto(command_line.train_tokens) || !is_auto(command_line.epochs);
-  if (is_auto(given) || has_length) return;
+  if (is_auto(given) || give_length(command_line)) return;
   REQUIRE(
       options.schedule == "wsd" || options.schedule == "constant",
       "--cooldown-steps %g from %s: with --schedule %s the learning rate falls before a cooldown\n  go on from a run "
@@ -173,8 +175,7 @@ void plan_cooldown(Options& options, const Options& command_line, const Checkpoi
 
 void plan_stage(Options& options, const Options& command_line, const Checkpoint& start) {
   const std::string& name = command_line.stage;
-  const bool has_length =
-      !is_auto(command_line.steps) || !is_auto(command_line.train_tokens) || !is_auto(command_line.epochs);
+  const bool has_length = give_length(command_line);
   const double cooldown = command_line.cooldown_steps;
   REQUIRE(has_length || cooldown >= 1,
           "--stage %s from %s: how long is it?\n  add --steps, --train-tokens or --epochs, which count from its first "
@@ -249,7 +250,7 @@ void require_same_on_all_ranks(const std::string& read, Communicator& communicat
 void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream) {
   std::string found;
   for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>()) found += path + "\n";
-  require_same_on_all_ranks(found + (resume ? resume->run_folder : ""), communicator, stream);
+  require_same_on_all_ranks(found + (resume ? resume->run_folder + "\n" + resume->stage : ""), communicator, stream);
 }
 
 std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream, bool dry_run,
