@@ -198,6 +198,7 @@ void set_weights(const Setup& setup, Trainer& trainer) {
   if (setup.resumed_from) trainer.restore(*setup.resumed_from);
   else if (setup.model.weights) trainer.load(*setup.model.weights);
   else trainer.initialize(options.init == "normal" ? Init::normal : Init::depth_scaled, uint64_t(options.seed));
+  if (setup.begins_stage()) trainer.forget_losses();
 }
 
 // --eval-only: prints the held-out loss and the score of --eval-choices.
@@ -223,7 +224,7 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
     if (directory.empty()) return true;
     setup.tokenizer_files->write(directory);
     const ModelCard card{
-        setup.data_description(),     steps, steps * setup.settings.step_tokens(), loop.last_step(), loop.last_score(),
+        setup.data_description(),     steps, setup.settings.tokens_after(steps), loop.last_step(), loop.last_score(),
         changed_options_line(options)};
     export_model_card(card, setup.model.config, directory);
   } catch (const std::exception& error) {

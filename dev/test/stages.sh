@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 4: a training of three stages (other data, sequences twice as long with scaled RoPE, a cooldown) that is killed
-# in each has the bits of one that is left alone; on another mesh in the second stage it has the same losses; what a stage
-# may not change is refused
+# in each has the bits of one that is left alone; on another mesh in the second stage it has the same losses; a cooldown from a
+# checkpoint of a stage begins there; a stage begins with an empty window of spikes; what a stage may not change is refused
 # Timeout: 300
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -19,13 +19,14 @@ second=(--stage long --model "$scratch/scaled.json" --train-data "$scratch/other
   --steps 5)
 third=(--stage anneal --cooldown-steps 4 --cooldown-shape 1-sqrt)
 
-# killed NAME FROM CALL ARGUMENTS…: goes on from there until its CALL-th call of the disk, then by --resume auto.
+# killed NAME FROM CALL ARGUMENTS…: goes on from there until its CALL-th call of the disk, then by --resume auto and `again`.
+again=()
 killed() {
   local code=0
   LD_PRELOAD=$scratch/disk.so DISK_DOES=kill DISK_RANK=0 DISK_CALL=$3 \
     "$train" --out "$scratch/$1" --resume "$2" "${@:4}" >"$scratch/$1.txt" 2>&1 || code=$?
   [ $code = 137 ] || { cat "$scratch/$1.txt" && fail "$1 was to be killed, and ended with $code"; }
-  resume "$1" 1 auto
+  resume "$1" 1 auto "${again[@]}"
 }
 last() { checkpoint "$1" "$2"; }
 
@@ -43,8 +44,10 @@ for call in 1 60; do # in the first save of a run, and in a later one
   check "killed at call $call of the first stage" same one one-$call
   killed two-$call "$scratch/one-$call" $call "${second[@]}"
   check "  of the second" same two two-$call
+  again=("${third[@]}") # as a job that is started again gives them
   killed three-$call "$scratch/two-$call" $call "${third[@]}"
-  check "  of the third" same three three-$call
+  check "  of the third, whose arguments are given again" same three three-$call
+  again=()
 done
 run whole 1 "${first[@]}"
 resume whole 1 "$scratch/whole" "${second[@]}"
@@ -54,6 +57,23 @@ killed place "$scratch/place" 1 "${second[@]}"
 check "killed in the first save of a stage in the folder of its run" same_weights two place
 check "all in one folder: the same weights" same_weights three whole
 check "  and one log" [ "$(numbers whole loss | wc -l)" = 15 ]
+
+echo "-- a cooldown as a branch of a stage"
+larger=(--stage larger --seq-len 32)
+resume stable 1 "$scratch/one" "${larger[@]}" --steps 5
+resume planned 1 "$scratch/one" "${larger[@]}" --steps 6 --schedule wsd --cooldown-steps 2
+resume branch 1 "$(last stable 10)" --cooldown-steps 2
+check "it begins at the checkpoint" ends_alike planned branch 3
+resume share 1 "$(last stable 10)" --cooldown-steps 20%
+check "a share is one of the stage's steps" [ "$(numbers share loss | cut -d' ' -f1)" = 11 ]
+check "an export tells the tokens of all stages: 6 x 128 and 5 x 256" grep -qF "| tokens | 2.05k |" "$scratch/stable/export/README.md"
+
+echo "-- the window of --skip-spikes"
+window() { LC_ALL=C sed -n 's/.*"other\/spike_losses@0":{[^}]*"shape":\[\([0-9]*\)\].*/\1/p' "$(last "$1" "$2")"/rank-*.safetensors; } # its steps
+run spikes 1 "${first[@]}" --skip-spikes 6
+resume spikes2 1 "$scratch/spikes" --stage next --steps 2
+resume spikes3 1 "$scratch/spikes" --steps 8
+check "a stage begins with an empty one" [ "$(window spikes 6) $(window spikes2 8) $(window spikes3 8)" = "6 2 8" ]
 
 echo "-- on another mesh"
 resume wide 4 "$(last one 6)" "${second[@]}" --micro-batch 1 --zero-stage 3 --tensor-parallel-degree 2
@@ -73,6 +93,9 @@ another model|num_hidden_layers is 3, here it is 2|--stage next --steps 3 --laye
 other data without a stage|--stage NAME|--train-data $scratch/letters.txt --steps 20
 END
 refused "a stage without a checkpoint" "--resume DIR" "$train" --stage next --steps 3 --out "$scratch/x"
+refused "--resume auto in another stage" 'is in its stage "long"' "$train" --resume auto --stage next --steps 3 --out "$scratch/two"
+refused "a stage that is shorter than it was" "which counts from step 7, the first of its stage" \
+  "$train" --resume auto --steps 3 --out "$scratch/two"
 check "none of these began a run" [ ! -e "$scratch/x" ]
 
 echo "-- ended without a checkpoint of its own"

@@ -251,6 +251,7 @@ TEST_CASE("names that nobody knows, values of the wrong type, missing, doubled o
       {"--beta2", "a number in ", {"auto"}},
       {"--lr", "a number in ", {"inf", "-inf", "-nan", "", "1,5", "1e", "0.1.2", "1e999", "%", "5%%", "1e2%"}},
       {"--adam-eps", "a number in ", {"0", "1e-400"}},
+      {"--cooldown-steps", "a number in ", {"100%", "200%", "-5%"}},
       {"--epochs", "a number in ", {"0"}}};
   for (const auto& [option, expected, values] : numbers)
     for (const std::string& value : values) {

@@ -220,6 +220,7 @@ std::string set_real(double& field, const OptionInfo& info, const std::string& g
   if (error == std::errc::result_out_of_range) return "beyond what a double holds";
   if (error != std::errc() || end != text.data() + text.size()) return "not a number";
   if (!interval_of(info).holds(value)) return "out of range";
+  if (text != given && value >= 1) return "a share of all or more";  // 100% would be one step of a cooldown
   field = value;
   return "";
 }

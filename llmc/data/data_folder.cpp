@@ -141,7 +141,6 @@ std::string held_out_by_name(const std::string& pattern) {
   if (files.empty() || files.size() == all.size()) return "";
   return format(
       "--train-data also trains on %s, and %s for validation: name the others alone, or their folder, of which such "
-      "files "
-      "are held out",
+      "files are held out",
       some_of(files).c_str(), says_so(files));
 }

@@ -121,9 +121,9 @@ std::vector<NamedSource> training_sources(const std::string& train_data) {
   std::vector<int64_t> weights;
   for (NamedSource& source : sources) {
     REQUIRE(!source.share.empty(),
-            "--train-data: the source %s has no share\n  say which share of the tokens of the training is from it, as "
-            "%s=%s@0.25",
-            source.name.c_str(), source.name.c_str(), source.pattern.c_str());
+            "--train-data: the source %s has no share\n  say in digits which share of the tokens of the training is "
+            "from it, as %s=%s@0.25",
+            source.name.c_str(), source.name.c_str(), source.pattern.substr(0, source.pattern.rfind('@')).c_str());
     weights.push_back(whole_share(source));
   }
   weights = Mixture::reduced(weights);

@@ -156,24 +156,26 @@ Json saved_options(const ResumePoint& resume, int ranks) {
   return options_of_run(Json::read(config), same_ranks);
 }
 
+static bool give_length(const Options& options) {
+  return !is_auto(options.steps) || !is_auto(options.train_tokens) || !is_auto(options.epochs);
+}
+
 void plan_cooldown(Options& options, const Options& command_line, const Checkpoint& start) {
   const double given = command_line.cooldown_steps;
-  const bool has_length =
-      !is_auto(command_line.steps) || !is_auto(command_line.train_tokens) || !is_auto(command_line.epochs);
-  if (is_auto(given) || has_length) return;
+  if (is_auto(given) || give_length(command_line)) return;
   REQUIRE(
       options.schedule == "wsd" || options.schedule == "constant",
       "--cooldown-steps %g from %s: with --schedule %s the learning rate falls before a cooldown\n  go on from a run "
       "with --schedule wsd or constant, or add --schedule wsd: then the rate goes back to --lr first",
       given, start.path().c_str(), options.schedule.c_str());
-  const int64_t steps = cooldown_steps_after(given, start.step());
-  options.schedule = "wsd", options.cooldown_steps = double(steps), options.steps = start.step() + steps;
+  const int64_t done = start.step() - stages_of(start.state()).back().first_step,  // of its stage
+      steps = cooldown_steps_after(given, done);
+  options.schedule = "wsd", options.cooldown_steps = double(steps), options.steps = done + steps;
 }
 
 void plan_stage(Options& options, const Options& command_line, const Checkpoint& start) {
   const std::string& name = command_line.stage;
-  const bool has_length =
-      !is_auto(command_line.steps) || !is_auto(command_line.train_tokens) || !is_auto(command_line.epochs);
+  const bool has_length = give_length(command_line);
   const double cooldown = command_line.cooldown_steps;
   REQUIRE(has_length || cooldown >= 1,
           "--stage %s from %s: how long is it?\n  add --steps, --train-tokens or --epochs, which count from its first "
@@ -248,7 +250,7 @@ void require_same_on_all_ranks(const std::string& read, Communicator& communicat
 void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream) {
   std::string found;
   for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>()) found += path + "\n";
-  require_same_on_all_ranks(found + (resume ? resume->run_folder : ""), communicator, stream);
+  require_same_on_all_ranks(found + (resume ? resume->run_folder + "\n" + resume->stage : ""), communicator, stream);
 }
 
 std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& stream, bool dry_run,
@@ -363,8 +365,7 @@ std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Op
   REQUIRE(begins_stage || state.get_int("data_tokens") == data_tokens,
           "--resume %s was trained on %lld tokens of data, here there are %lld: their order would be another one\n"
           "  name the same --train-data with the same content, or begin a stage of the training (--stage NAME), or a "
-          "new run "
-          "with its weights (scripts/consolidate, then --model)",
+          "new run with its weights (scripts/consolidate, then --model)",
           path.c_str(), (long long)state.get_int("data_tokens"), (long long)data_tokens);
   return changed;
 }

@@ -45,7 +45,7 @@ struct ResumePoint {
 // Returns the options with which a run of `ranks` ranks goes on from `start`. Options that were "auto" have the value
 // that the program chose. Those that arrange ranks are left out if the checkpoint was taken of another number of ranks.
 Json saved_options(const Checkpoint& start, int ranks);
-// The same for a run without a checkpoint: those of its config.json; empty if it has not even that.
+// The same for a run that has no checkpoint of its own: those of its config.json; empty if it has not even that.
 Json saved_options(const ResumePoint& resume, int ranks);
 
 // Completes the options of a run that begins the stage --stage there: its length, and no warm-up unless one is asked

@@ -26,9 +26,8 @@ struct RunData {
 };
 
 // Text is tokenized if there is a tokenizer, else its bytes are the tokens. Without --val-data the last tenth of each
-// text is held out. A run that only measures opens only
-// the data that it is given; but if it is given none and tokens are bytes, it opens the bundled text. Throws if the
-// tokens of the data are not the model's. If nothing else says where documents begin, the rule of the checkpoint
-// `start` stays.
+// text is held out. A run that only measures opens only the data that it is given; but if it is given none and tokens
+// are bytes, it opens the bundled text. Throws if the tokens of the data are not the model's. If nothing else says
+// where documents begin, the rule of the checkpoint `start` stays.
 RunData open_run_data(const Options& options, const ModelSource& model, const TextCodec& codec, const Checkpoint* start,
                       Communicator& communicator, Device& device, Console& console);

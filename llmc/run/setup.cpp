@@ -65,20 +65,23 @@ std::optional<Checkpoint> Setup::open_checkpoint() {
 // The stages of the checkpoint, and the one that this run begins.
 std::vector<TrainingStage> Setup::open_stages() {
   const std::string& name = stage_name();
-  REQUIRE(command_line.stage.empty() || (resumed_from && command_line.resume != "auto"),
-          "--stage %s begins at a checkpoint\n  name it, or its run: --resume DIR; a stage that was begun goes on with "
-          "--resume auto alone",
-          name.c_str());
+  REQUIRE(command_line.stage.empty() || resumed_from,
+          "--stage %s begins at a checkpoint\n  name it, or its run: --resume DIR", command_line.stage.c_str());
   if (!resumed_from) return {TrainingStage{}};
   const Json& state = resumed_from->state();
   std::vector<TrainingStage> stages = stages_of(state);
-  if (!begins_stage()) return stages;
-  for (const TrainingStage& stage : stages)
-    REQUIRE(stage.name != name,
-            "--stage %s: the training has had a stage of this name, from step %lld on\n  take another name",
-            name.c_str(), (long long)stage.first_step + 1);
-  const int64_t tokens = state.get_int("tokens", state.get_int("sequences") * state.at("options").get_int("seq_len"));
-  stages.push_back({name, resumed_from->step(), tokens, state.get_double("seconds")});
+  if (begins_stage()) {
+    for (const TrainingStage& stage : stages)
+      REQUIRE(stage.name != name,
+              "--stage %s: the training has had a stage of this name, from step %lld on\n  take another name, or go on "
+              "in that stage: --resume auto",
+              name.c_str(), (long long)stage.first_step + 1);
+    const int64_t tokens = state.get_int("tokens", state.get_int("sequences") * state.at("options").get_int("seq_len"));
+    stages.push_back({name, resumed_from->step(), tokens, state.get_double("seconds")});
+  }
+  REQUIRE(command_line.stage.empty() || stages.back().name == command_line.stage,
+          "--resume auto --stage %s: the run in %s is in its stage \"%s\"\n  to begin a stage name where: --resume DIR",
+          command_line.stage.c_str(), resume->run_folder.c_str(), stages.back().name.c_str());
   return stages;
 }
 
@@ -187,9 +190,13 @@ void Setup::open_sampler() {
       about_masks.push_back(error_prefix(source) + describe_masks(count_labels(source.tokens, source.documents)));
   identity.emplace(data.train, windows, data.held_out);
   if (!resumed_from) return;
-  REQUIRE(resumed_from->step() <= settings.steps,
-          "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N",
-          resumed_from->path().c_str(), counted(resumed_from->step(), "step").c_str(), (long long)settings.steps);
+  REQUIRE(
+      resumed_from->step() <= settings.steps,
+      "--resume: after %s %s are done, and the run has %lld\n  make it longer: --steps N%s",
+      resumed_from->path().c_str(), counted(resumed_from->step(), "step").c_str(), (long long)settings.steps,
+      settings.first_step
+          ? format(", which counts from step %lld, the first of its stage", (long long)settings.first_step + 1).c_str()
+          : "");
   changes = require_same_run(*resumed_from, requested, tokens_of(data.train), begins_stage());
   Stream stream(device, "resume");
   if (begins_stage()) stages.back().changed = changes;

@@ -68,9 +68,10 @@ struct Setup {
         const ResumePoint* resume);
   Setup(const Setup&) = delete;
 
-  // The stage that this run begins; "" if it begins none.
+  // The stage that this run begins; "" if it begins none. --resume auto begins one only if the run had begun it and
+  // saved nothing since.
   const std::string& stage_name() const {
-    return command_line.stage.empty() && resume ? resume->stage : command_line.stage;
+    return resume && command_line.resume == "auto" ? resume->stage : command_line.stage;
   }
   bool begins_stage() const { return !stage_name().empty(); }
   // Returns the number of a step in its stage, by which the data are ordered.

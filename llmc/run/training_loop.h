@@ -35,10 +35,9 @@ class TrainingLoop {
   const RunFolder* folder() const { return folder_ ? &*folder_ : nullptr; }  // null before, and on the other ranks
 
   // Trains until the last step is done, or until a rank was asked to stop, by a signal or --stop-after; then saves the
-  // state, if
-  // --checkpoint-on-signal says so. All ranks call. Returns the number of steps that are done. Throws, when
-  // the state before it is saved, at a step that is not finite, and if a state that should be saved at the end cannot
-  // be.
+  // state, if --checkpoint-on-signal says so. All ranks call. Returns the number of steps that are done. Throws, when
+  // the state is saved, at a step that is not finite and at the last of too many spikes in a row; and if a state that
+  // should be saved at the end cannot be.
   int64_t run();
   // Lines of train.jsonl: the last step, and the last measurement. Null if there is none.
   const Json& last_step() const { return last_step_; }

@@ -100,9 +100,11 @@ class Trainer {
   // written that has an infinity or NaN; "" if there is none.
   std::string save(const std::string& directory);
 
-  // Restores weights, moments and FP8 scales from a checkpoint; this rank reads the parts that it keeps. Throws if the
-  // checkpoint lacks a tensor.
+  // Restores weights, moments, FP8 scales and the window of spikes from a checkpoint; this rank reads the parts that it
+  // keeps. Throws if the checkpoint lacks a tensor.
   void restore(const Checkpoint& checkpoint);
+  // Empties the window of spikes: the losses and norms to come are of other data.
+  void forget_losses();
   // Returns what this rank saves. The shards of all ranks together are the whole model, without overlap, except for
   // tensors of which tensor-parallel ranks have copies: a checkpoint takes copy 0 (ParameterInfo::copy).
   const PerKind<FlatShards>& saved() const { return optimizer_state_.saved(); }

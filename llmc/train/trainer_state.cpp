@@ -96,6 +96,10 @@ void Trainer::reset_state(int64_t updates) {
   if (optimizer_) optimizer_->reset(updates);
   updates_ = updates;
   if (scales_) scales_->reset();
+  forget_losses();
+}
+
+void Trainer::forget_losses() {
   if (spikes_) spikes_->reset();
 }
 
