@@ -46,6 +46,33 @@ class FailingDisk : public Disk {
   int calls_ = 0;
 };
 
+// Says that all is well, and is wrong at call number `lying` (from 0): a write changes a byte, a rename does nothing.
+class LyingDisk : public Disk {
+ public:
+  LyingDisk(int lying, bool reads_back) : lying_(lying), reads_back_(reads_back) {}
+  int calls() const { return calls_; }
+
+  int create(const std::string& path) override { return real().create(path); }
+  ssize_t write(int file, const void* data, size_t bytes) override {
+    std::string written(static_cast<const char*>(data), bytes);
+    if (lies()) written[bytes / 2] ^= 1;
+    return real().write(file, written.data(), bytes);
+  }
+  int sync(int) override { return 0; }
+  int close(int file) override { return real().close(file); }
+  int make_folder(const std::string& path) override { return real().make_folder(path); }
+  int rename(const std::string& from, const std::string& to) override { return lies() ? 0 : real().rename(from, to); }
+  int remove(const std::string& path) override { return real().remove(path); }
+  int sync_folder(const std::string&) override { return 0; }
+  bool reads_back() const override { return reads_back_; }
+
+ private:
+  bool lies() { return calls_++ == lying_; }
+  const int lying_;
+  const bool reads_back_;
+  int calls_ = 0;
+};
+
 // Writes on the real disk and remembers each call, so that what a machine finds after it lost its power at any of them
 // can be made: what was not forced to the disk is there, or not, or in part; names in any order.
 class CrashingDisk : public Disk {

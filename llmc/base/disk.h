@@ -8,12 +8,14 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 class Disk {
  public:
   virtual ~Disk() = default;
   static Disk& real();
+  static Disk& verified();  // the real one, whose files are read back
 
   virtual int create(const std::string& path) = 0;  // creates or empties a file for writing; returns its descriptor
   virtual ssize_t write(int file, const void* data, size_t bytes) = 0;
@@ -25,4 +27,10 @@ class Disk {
   virtual int remove(const std::string& path) = 0;  // removes a file or an empty folder
   // Returns when all created, changed and removed names of the folder are on the disk.
   virtual int sync_folder(const std::string& path) = 0;
+
+  // True if whoever writes a file must read it back before its name counts.
+  virtual bool reads_back() const { return false; }
+  // Calls `take` with the bytes of a file, one part after the other, as the disk has them: past the copies in the
+  // system's memory, if the file system allows it.
+  virtual int read_back(const std::string& path, const std::function<void(const void* data, size_t bytes)>& take);
 };

@@ -108,6 +108,19 @@ void NewFile::write(const void* data, size_t bytes) {
   buffer_.insert(buffer_.end(), begin, begin + bytes);
 }
 
+// A disk may have other bytes than it was given, and have said that all is well.
+void NewFile::require_kept() {
+  if (!disk_.reads_back()) return;
+  Checksum kept;
+  if (disk_.read_back(partial_, [&](const void* data, size_t bytes) { kept.add(data, bytes); }) != 0)
+    refuse("read back");
+  if (kept.text() == checksum_.text()) return;
+  if (removable_) disk_.remove(partial_);
+  removable_ = false;
+  fail_as(ExitCode::not_saved, "%s was written with the checksum %s, and the disk has %s\n  check the disk",
+          partial_.c_str(), checksum_.text().c_str(), kept.text().c_str());
+}
+
 void NewFile::seal() {
   if (!open_) return;
   flush(buffer_.data(), buffer_.size());
@@ -116,6 +129,7 @@ void NewFile::seal() {
   if (disk_.sync(fd_) != 0 && errno != EINVAL) refuse("force to the disk");
   if (disk_.close(std::exchange(fd_, -1)) != 0) refuse("close");
   open_ = false;
+  require_kept();
 }
 
 void NewFile::publish() {

@@ -1,5 +1,6 @@
 // A file that appears complete or not at all. It is written next to its destination as PATH.partial, synced to the
-// disk, and renamed when it is complete. Every write is checked. A file that is abandoned leaves nothing behind.
+// disk, and renamed when it is complete. Every write is checked. A file that is abandoned leaves nothing behind. On a
+// disk that reads back, the file is read again before it is renamed, and must have the bytes that were written.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ class NewFile {
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
 
-  // Syncs all written bytes to the disk and closes the file. No write may follow.
+  // Syncs all written bytes to the disk, closes the file, and reads it back if the disk does. No write may follow.
   void seal();
 
   // Calls seal(), then renames the file to its path, which replaces an existing file.
@@ -35,6 +36,7 @@ class NewFile {
 
  private:
   void flush(const char* data, size_t bytes);
+  void require_kept();
   [[noreturn]] void refuse(const char* verb);
 
   std::string path_, partial_;

@@ -83,6 +83,7 @@
   X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
   X("Checkpoints", Real, start, stop_after, 0.0, "[0, 1e6]", "hours from the program's start after which the run ends as it does when it is asked to stop (0: never)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
+  X("Checkpoints", Switch, run, checkpoint_verify, false, "", "read each file of a checkpoint back from the disk, before an older checkpoint is removed", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
   X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on from a checkpoint. auto: the newest of --out's run, else of runs/latest, in that run's folder. DIR: the newest of this run, or this checkpoint, in a new folder") \
   X("Checkpoints", Text, start, stage, "", "NAME", "with --resume DIR: begin a stage of the training there. Weights and moments go on; data, shares, batch, length of sequences and RoPE scaling may change; data and schedule count from its first step", "trains") \

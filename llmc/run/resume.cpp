@@ -265,12 +265,18 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     } catch (const Error& error) {
       why = error.what();
     }
-    if (sum_number(communicator, stream, !checkpoint) == 0 && !dry_run)
-      why = work_with_heartbeats(communicator, stream, [&] {  // each rank verifies its part of the files
-        for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size())
-          checkpoint->verify(file);
+    std::string contents;  // of the files that this rank looks at
+    if (sum_number(communicator, stream, !checkpoint) == 0)
+      why = work_with_heartbeats(communicator, stream, [&] {
+        for (int file = communicator.rank(); file < checkpoint->files(); file += communicator.size()) {
+          contents += checkpoint->contents(file);
+          if (!dry_run) checkpoint->verify(file);
+        }
       });
-    if (sum_number(communicator, stream, !why.empty()) == 0) return checkpoint;
+    if (sum_number(communicator, stream, !why.empty()) == 0) {
+      checkpoint->set_contents(gather_texts(communicator, stream, contents));
+      return checkpoint;
+    }
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
             why.empty() ? "" : ":\n  ", why.c_str());
     if (!why.empty())

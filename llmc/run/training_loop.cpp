@@ -105,7 +105,8 @@ void TrainingLoop::open_folder() {
   const std::string checkpoints = run_path_ + "/checkpoints";
   if (folder_ && reopens)
     if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
-  checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks);
+  checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks,
+                        options_.checkpoint_verify ? Disk::verified() : Disk::real());
   if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
   answer_stop_requests();
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 
 #include "llmc/base/error.h"
 #include "llmc/base/input_file.h"
@@ -68,6 +69,24 @@ Json write_checked(const std::string& path, const std::string& text, Disk& disk)
 
 void require_done(int result, const char* verb, const std::string& path) {
   REQUIRE(result == 0, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
+}
+
+[[noreturn]] void cannot_read(const std::string& file) { fail("cannot read %s: %s", file.c_str(), strerror(errno)); }
+
+// Throws unless the file has the bytes that its entry in the manifest names.
+void require_size(const std::string& file, const Json& entry) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(file, error);
+  REQUIRE(!error, "cannot read %s, which the manifest names: %s", file.c_str(), error.message().c_str());
+  REQUIRE(int64_t(bytes) == entry.get_int("bytes"),
+          "%s has %llu bytes\n  expected %lld, as the manifest says: it was cut off or written over", file.c_str(),
+          (unsigned long long)bytes, (long long)entry.get_int("bytes"));
+}
+
+void require_checksum(const std::string& file, const Checksum& checksum, const std::string& expected) {
+  REQUIRE(checksum.text() == expected,
+          "%s has the checksum %s\n  expected %s, as the manifest says: the disk has changed it", file.c_str(),
+          checksum.text().c_str(), expected.c_str());
 }
 
 // Returns the step of a name such as step-00000120, or -1.
@@ -141,6 +160,20 @@ void write_checkpoint_share(const std::string& path, const CheckpointShare& shar
   write_file(name + ".json", entry.dump() + "\n", disk);
 }
 
+namespace {
+
+// Throws unless a checkpoint has all its files under its own name. Their bytes were read back before they had it.
+void require_renamed(const std::string& path, const Json& files, Disk& disk) {
+  for (const auto& [name, entry] : files.items()) require_size(path + "/" + name, entry);
+  Checksum manifest;
+  const std::string file = path + "/manifest.json";
+  const auto add = [&](const void* data, size_t bytes) { manifest.add(data, bytes); };
+  if (disk.read_back(file, add) != 0) cannot_read(file);
+  require_checksum(file, manifest, files.at("manifest.json").get_string("xxh64"));
+}
+
+}  // namespace
+
 void publish_checkpoint(const std::string& path, int ranks, const Json& state, const SmallFiles& small_files,
                         Disk& disk) {
   const std::string partial = path + kPartial;
@@ -156,12 +189,19 @@ void publish_checkpoint(const std::string& path, int ranks, const Json& state, c
     require_done(disk.remove(note), "remove", note);
   }
   const Json manifest = Json::object().set("format", kFormat).set("step", state.get_int("step")).set("files", files);
-  write_file(partial + "/manifest.json", manifest.dump(2) + "\n", disk);
+  files.set("manifest.json", write_checked(partial + "/manifest.json", manifest.dump(2) + "\n", disk));
   require_done(disk.rename(partial, path), "rename", partial);
   const fs::path root = fs::path(path).parent_path();
   const fs::path run = root.parent_path();
   for (const std::string& folder : {root.string(), run.empty() ? "." : run.string()})
     require_done(disk.sync_folder(folder), "force to the disk", folder);
+  if (!disk.reads_back()) return;
+  try {
+    require_renamed(path, files, disk);
+  } catch (const Error&) {
+    remove_checkpoint(path, disk);  // what is not whole must not be found
+    throw;
+  }
 }
 
 namespace {
@@ -226,7 +266,11 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path) {
   };
   require_listed("state.json");
   for (const auto& [name, entry] : listed.items()) {
-    open(name, entry);
+    files_.push_back({listed_file(path_, name, entry.where()), entry});
+    if (!name.ends_with(".safetensors")) {
+      verify(files() - 1);
+      files_.pop_back();
+    }
     int rank = 0, ranks = 0;
     if (sscanf(name.c_str(), "rank-%d-of-%d.safetensors", &rank, &ranks) == 2 && files() == 1)
       for (rank = 0; rank < ranks; ++rank) require_listed(share_name(rank, ranks) + ".safetensors");
@@ -235,30 +279,66 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path) {
   state_ = known_state(Json::read(path + "/state.json"));
   REQUIRE(state_.get_int("step") == step_, "%s: the state is that of step %lld, the manifest of %lld", path.c_str(),
           (long long)state_.get_int("step"), (long long)step_);
+}
+
+namespace {
+
+// One slice of a file, as a line of Checkpoint::contents(): FILE, the tensor's index in the file, FIRST, COLUMNS, ROWS,
+// STRIDE, KIND/NAME.
+constexpr const char* kContentLine = "%d %zu %zu %zu %zu %zu %s\n";
+
+}  // namespace
+
+std::string Checkpoint::contents(int file) const {
+  const File& f = files_.at(size_t(file));
+  require_size(f.path, f.entry);
+  const Safetensors stored(f.path);
+  std::string lines;
+  for (size_t i = 0; i < stored.tensors().size(); ++i) {
+    const StoredTensor& t = stored.tensors()[i];
+    const size_t at = std::min(t.name.rfind('@'), t.name.size());
+    const StoredSlice s = slice_of(t, t.name.substr(at));
+    lines += format(kContentLine, file, i, s.first, s.columns, s.rows, s.stride, t.name.substr(0, at).c_str());
+  }
+  return lines;
+}
+
+void Checkpoint::set_contents(const std::vector<std::string>& of_files) const {
+  slices_.clear();
+  for (const std::string& contents : of_files) {
+    std::istringstream lines(contents);
+    for (std::string line, name; std::getline(lines, line);) {
+      std::istringstream words(line);
+      StoredSlice s{};
+      words >> s.file >> s.tensor >> s.first >> s.columns >> s.rows >> s.stride >> std::ws;
+      std::getline(words, name);
+      slices_[name].push_back(s);
+    }
+  }
   for (auto& [name, slices] : slices_)
     std::sort(slices.begin(), slices.end(),
               [](const StoredSlice& a, const StoredSlice& b) { return a.first < b.first; });
 }
 
-void Checkpoint::open(const std::string& name, const Json& entry) {
-  const std::string file = listed_file(path_, name, entry.where());
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(file, error);
-  REQUIRE(!error, "cannot read %s, which the manifest names: %s", file.c_str(), error.message().c_str());
-  REQUIRE(int64_t(bytes) == entry.get_int("bytes"),
-          "%s has %llu bytes\n  expected %lld, as the manifest says: it was cut off or written over", file.c_str(),
-          (unsigned long long)bytes, (long long)entry.get_int("bytes"));
-  files_.push_back({file, entry.get_string("xxh64")});
-  if (!name.ends_with(".safetensors")) {
-    verify(files() - 1);
-    files_.pop_back();
-    return;
+const std::vector<Checkpoint::StoredSlice>* Checkpoint::slices_of(const std::string& name) const {
+  if (slices_.empty()) {
+    std::vector<std::string> of_files;
+    for (int file = 0; file < files(); ++file) of_files.push_back(contents(file));
+    set_contents(of_files);
   }
-  opened_.push_back(std::make_unique<Safetensors>(file));
-  for (const StoredTensor& t : opened_.back()->tensors()) {
-    const size_t at = std::min(t.name.rfind('@'), t.name.size());
-    slices_[t.name.substr(0, at)].push_back(slice_of(t, t.name.substr(at)));
-  }
+  const auto found = slices_.find(name);
+  return found == slices_.end() ? nullptr : &found->second;
+}
+
+// Opens its file, if that is not open yet.
+const std::byte* Checkpoint::data_of(const StoredSlice& slice) const {
+  const File& f = files_.at(size_t(slice.file));
+  std::unique_ptr<Safetensors>& stored = opened_[slice.file];
+  if (!stored) stored = std::make_unique<Safetensors>(f.path);
+  REQUIRE(slice.tensor < stored->tensors().size() &&
+              stored->tensors()[slice.tensor].data_bytes == slice.rows * slice.columns * sizeof(float),
+          "%s has changed since its content was listed", f.path.c_str());
+  return stored->tensors()[slice.tensor].data;
 }
 
 Checkpoint::StoredSlice Checkpoint::slice_of(const StoredTensor& t, const std::string& place) {
@@ -270,27 +350,27 @@ Checkpoint::StoredSlice Checkpoint::slice_of(const StoredTensor& t, const std::s
   // The number after the last element is computed in 128 bits, which hold the product of any rows and stride.
   const auto in_range = [](unsigned __int128 number) { return number < (uint64_t(1) << 60); };
   REQUIRE(
-      t.type == StoredType::F32 && t.elements() > 0 && (row || rows) && in_range(first) &&
+      t.type == StoredType::F32 && t.elements() > 0 && t.name.find('\n') == t.name.npos && (row || rows) &&
+          in_range(first) &&
           in_range(first + (unsigned __int128)(rows ? t.shape[0] : 1) * (rows ? stride : t.shape[0])),
       "%s: tensor %s is %s %s\n  expected F32 with KIND/NAME@FIRST and one axis, or KIND/NAME@FIRST+STRIDE and rows "
       "of at most STRIDE elements",
       t.file.c_str(), t.name.c_str(), name_of(t.type), text_of(t.shape).c_str());
-  if (row) return {size_t(first), size_t(t.shape[0]), 1, 0, t.data};
-  return {size_t(first), size_t(t.shape[1]), size_t(t.shape[0]), size_t(stride), t.data};
+  if (row) return {size_t(first), size_t(t.shape[0]), 1, 0};
+  return {size_t(first), size_t(t.shape[1]), size_t(t.shape[0]), size_t(stride)};
 }
 
 void Checkpoint::verify(int file) const {
   const File& f = files_.at(size_t(file));
+  require_size(f.path, f.entry);
   // Reads the file and not the mapping: there, a disk that cannot read would raise a signal (SIGBUS), not an error.
   const std::unique_ptr<FILE, int (*)(FILE*)> opened(fopen(f.path.c_str(), "rb"), fclose);
-  REQUIRE(opened, "cannot read %s: %s", f.path.c_str(), strerror(errno));
+  if (!opened) cannot_read(f.path);
   Checksum checksum;
   std::vector<char> bytes(size_t(4) << 20);
   for (size_t n; (n = fread(bytes.data(), 1, bytes.size(), opened.get())) > 0;) checksum.add(bytes.data(), n);
-  REQUIRE(!ferror(opened.get()), "cannot read %s: %s", f.path.c_str(), strerror(errno));
-  REQUIRE(checksum.text() == f.checksum,
-          "%s has the checksum %s\n  expected %s, as the manifest says: the disk has changed it", f.path.c_str(),
-          checksum.text().c_str(), f.checksum.c_str());
+  if (ferror(opened.get())) cannot_read(f.path);
+  require_checksum(f.path, checksum, f.entry.get_string("xxh64"));
 }
 
 void Checkpoint::close() {
@@ -300,9 +380,9 @@ void Checkpoint::close() {
 
 void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, size_t count, float* out) const {
   const std::string name = format("%s/%s", checkpoint_name(kind), tensor.c_str());
-  const auto found = slices_.find(name);
-  REQUIRE(found != slices_.end(), "checkpoint %s has no %s", path_.c_str(), name.c_str());
-  const std::vector<StoredSlice>& slices = found->second;
+  const std::vector<StoredSlice>* const found = slices_of(name);
+  REQUIRE(found, "checkpoint %s has no %s", path_.c_str(), name.c_str());
+  const std::vector<StoredSlice>& slices = *found;
   size_t hint = 0;  // the slice that had the previous element
   for (size_t next = first, n; next < first + count; next += n) {
     n = 0;
@@ -313,7 +393,7 @@ void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, s
                    column = next - slice.first - row * slice.stride;
       if (row >= slice.rows || column >= slice.columns) continue;
       n = std::min(first + count - next, slice.columns - column);
-      memcpy(out + (next - first), slice.data + (row * slice.columns + column) * sizeof(float), n * sizeof(float));
+      memcpy(out + (next - first), data_of(slice) + (row * slice.columns + column) * sizeof(float), n * sizeof(float));
       hint = (hint + tried) % slices.size();
     }
     REQUIRE(n > 0, "checkpoint %s lacks element %zu of %s", path_.c_str(), next, name.c_str());
@@ -321,10 +401,10 @@ void Checkpoint::read(StateKind kind, const std::string& tensor, size_t first, s
 }
 
 std::vector<float> Checkpoint::other(const std::string& name) const {
-  const auto found = slices_.find("other/" + name);
-  if (found == slices_.end()) return {};
-  const StoredSlice& slice = found->second.front();
+  const std::vector<StoredSlice>* const found = slices_of("other/" + name);
+  if (!found) return {};
+  const StoredSlice& slice = found->front();
   std::vector<float> numbers(slice.columns);
-  memcpy(numbers.data(), slice.data, slice.columns * sizeof(float));
+  memcpy(numbers.data(), data_of(slice), slice.columns * sizeof(float));
   return numbers;
 }

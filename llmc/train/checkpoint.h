@@ -71,17 +71,23 @@ std::vector<int64_t> checkpoints_in(const std::string& root);
 
 class Checkpoint {
  public:
-  // Throws unless all files of the manifest exist with their sizes, and the state and the small files are as they were
-  // written. Throws LaterVersion if a later program wrote it.
+  // Throws unless the state and the small files are as they were written. Throws LaterVersion if a later program wrote
+  // it. The ranks' files are opened when they are needed.
   explicit Checkpoint(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Json& state() const { return state_; }  // as known_state() completes it
   int64_t step() const { return step_; }
 
-  // The number of the ranks' files. They are too large for every reader to verify all of them.
+  // The number of the ranks' files. They are too large and too many for every reader to look at all of them.
   int files() const { return int(files_.size()); }
   void verify(int file) const;  // throws if its bytes are not those that were written
+  // Returns which slices a file has, for set_contents(). Throws unless it has the size that the manifest names.
+  std::string contents(int file) const;
+  // Says what all files have, so that a reader opens only those that have what it reads. Without it the first read
+  // looks into each of them.
+  void set_contents(const std::vector<std::string>& of_files) const;
+  int opened() const { return int(opened_.size()); }  // files that were needed so far
 
   // Closes the files. Nothing can be read afterwards.
   void close();
@@ -92,20 +98,23 @@ class Checkpoint {
 
  private:
   struct File {
-    std::string path, checksum;
+    std::string path;
+    Json entry;  // of the manifest
   };
   // What a file has of a tensor: elements first + row * stride + column.
   struct StoredSlice {
     size_t first, columns, rows, stride;
-    const std::byte* data;
+    int file = 0;
+    size_t tensor = 0;  // its index in the file
   };
-  void open(const std::string& name, const Json& entry);
+  const std::vector<StoredSlice>* slices_of(const std::string& name) const;
+  const std::byte* data_of(const StoredSlice& slice) const;
   static StoredSlice slice_of(const StoredTensor& tensor, const std::string& place);  // "@FIRST" or "@FIRST+STRIDE"
 
   std::string path_;
   Json state_;
   int64_t step_ = 0;
   std::vector<File> files_;
-  std::vector<std::unique_ptr<Safetensors>> opened_;
-  std::unordered_map<std::string, std::vector<StoredSlice>> slices_;  // by "weights/NAME", in the order of `first`
+  mutable std::unordered_map<int, std::unique_ptr<Safetensors>> opened_;      // by the number of the file
+  mutable std::unordered_map<std::string, std::vector<StoredSlice>> slices_;  // by "weights/NAME", ordered by `first`
 };
