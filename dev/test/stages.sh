@@ -36,7 +36,14 @@ resume three 1 "$scratch/two" "${third[@]}"
 check "the banner tells what the stage changes" says two "--seq-len 32 (was 16)"
 check "and which stages came before" says three "long, from step 7 on, after 768 tokens"
 check "a stage has its own schedule, which ends at a tenth" awk '{ last = $2 } END { exit !(last > 5.99e-4 && last < 6.01e-4) }' <(numbers three lr)
+check "  also of the model" says two "max_position_embeddings 1024 (was 512)"
+check "  and of its RoPE" says two '"rope_type":"linear"'
+check "  whose weights are not random" says two "scaled.json, with the weights of the checkpoint"
 check "the steps go on" [ "$(numbers three loss | cut -d' ' -f1 | tr '\n' ' ')" = "12 13 14 15 " ]
+
+check "a cooldown from a constant rate raises nothing" says_not three "higher learning rate"
+resume again 1 "$(last three 15)" --stage again --schedule constant --steps 2
+check "a stage after a cooldown goes back to the rate of before, with a warning" says again "step 15 had 0.0006, step 16 has 0.006"
 
 echo "-- killed in each"
 for call in 1 60; do # in the first save of a run, and in a later one
@@ -90,6 +97,7 @@ a stage without a length|how long is it|--stage next
 a stage of a name that it had|has had a stage of this name|--stage long --steps 3
 another optimizer|--optimizer muon (was adamw)|--stage next --steps 3 --optimizer muon
 another model|num_hidden_layers is 3, here it is 2|--stage next --steps 3 --layers 2
+  which says what a stage may change|a stage may change rope_theta|--stage next --steps 3 --layers 2
 other data without a stage|--stage NAME|--train-data $scratch/letters.txt --steps 20
 END
 refused "a stage without a checkpoint" "--resume DIR" "$train" --stage next --steps 3 --out "$scratch/x"

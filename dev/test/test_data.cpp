@@ -119,6 +119,7 @@ TEST_CASE("missing and empty files") {
   for (const auto& [name, hint] : {std::pair("no.bin", "check the path"), {"*.txt", "quote a pattern"}})
     says(open_error(folder / name), "no data: nothing matches '" + (folder / name) + "'", hint);
   says(open_error(""), "no data: nothing matches ''");
+  says(open_error("web/1.txt@0.5,web/2.txt@0.5"), "the sources of a mixture are NAME=FILES@SHARE");
   for (const char* name : {"empty.bin", "empty.txt"})
     says(open_error(folder.write(name, "")), (folder / name) + ": the file is empty (0 bytes)");
   says(open_error(folder / "dir.bin"), "it is a directory");

@@ -161,6 +161,10 @@ TEST_CASE("a list that is no mixture is refused with what to do") {
   says(refused("web=x@0.7,code=y"), "the source code has no share", "code=y@0.25");
   for (const char* share : {"-0.3", "nan", "30%", "3e-1", "0.3 ", ""})
     says(refused(std::string("web=x@0.7,code=y@") + share), "the source code has no share", "in digits", "code=y@0.25");
+  says(refused("web=x@50%,code=y@50%"), "the source web has no share: '@50%' is none", "as web=x@0.25");
+  says(refused("web=x@0.7,code=y:0.3"), "the source code has no share: ':0.3' is none", "as code=y@0.25");
+  says(refused("web=x@-1,code=y@0.3"), "the source web has no share: '@-1' is none");
+  says(refused("web=x@2x.txt,code=y@0.3"), "the source web has no share\n", "as web=x@2x.txt@0.25");
   says(refused("web=x@0.7,code=y@0.0"), "the source code has the share 0.0", "more than 0: leave the source out");
   says(refused("web=x@0.7,y@0.3"), "'y@0.3' is no source of a mixture", "expected NAME=FILES@SHARE");
   says(refused("web=x@0.7,code=@0.3"), "'code=@0.3' is no source");

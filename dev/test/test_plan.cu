@@ -1,5 +1,5 @@
 // Covers: promise 8: the arena gives each planned buffer its own bytes; the memory of a container or job is its limit;
-// what is reserved on a GPU in addition to the arena, and what is taken of a device
+// what is reserved on a GPU in addition to the arena, and what is taken of a device; all ranks plan the same for Muon
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +15,7 @@
 #include "llmc/device/known_devices.h"
 #include "llmc/memory/plan.h"
 #include "llmc/memory/reserve.h"
+#include "llmc/predict/simulation.h"
 
 TEST_CASE("buffers of a plan neither overlap nor leave the arena") {
   Device device;
@@ -127,6 +128,31 @@ TEST_CASE("plain attention's stack is the largest that its kernels were compiled
   CHECK(plain_attention_stack(64) == largest[64]);
   CHECK(plain_attention_stack(128) == largest[128]);
   CHECK(plain_attention_stack(256) == largest[0]);
+}
+
+// Ranks keep other slices, and own other matrices, or none. Of the blocks' matrices the first rank keeps less than
+// others.
+TEST_CASE("all ranks plan the same for Muon") {
+  ModelConfig config = ModelConfig::preset("tiny");
+  config.L = 1;  // fewer of the largest matrices than ranks
+  const auto planned_by = [&](const Mesh& mesh, int stage) {
+    TrainerSettings settings;
+    settings.B = 1, settings.T = 64, settings.zero_stage = stage, settings.muon = true;
+    const MemoryPlan plan = plan_memory(config, settings, mesh, modelled_device("H100"));
+    std::string text;
+    for (const MemoryPlan::Buffer& b : plan.buffers())
+      if (b.category == "Muon") text += format("%s: %zu bytes\n", b.name.c_str(), b.bytes);
+    return text;
+  };
+  const int ranks = 6;
+  for (const int tensor : {1, 2})
+    for (const int stage : {0, 1, 3}) {
+      CAPTURE(tensor);
+      CAPTURE(stage);
+      const std::string first = planned_by(Mesh::create(ranks, 0, tensor), stage);
+      CHECK(first.find("slices of matrices") != first.npos);
+      for (int rank = 1; rank < ranks; ++rank) CHECK(planned_by(Mesh::create(ranks, rank, tensor), stage) == first);
+    }
 }
 
 TEST_CASE("a device counts what is taken of its memory, and a sentence compares it with the plan") {

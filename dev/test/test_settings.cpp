@@ -228,6 +228,8 @@ TEST_CASE("a run that goes on has the learning rate of before, which nobody aske
               "learning rate 0.004, warm-up 16 steps: as before; then a cosine"));
   CHECK(tells(of({"--warmup-steps", "16"}, {"--lr", "0.002"}),
               "learning rate 0.002: as asked, warm-up 16 steps: as before; then a cosine"));
+  CHECK(tells(of({"--lr", "0.004", "--warmup-steps", "0"}, {"--stage", "long"}),
+              "learning rate 0.004: as before, warm-up 0 steps: a stage has none by itself; then a cosine"));
 }
 
 TEST_CASE("a minimal learning rate above the learning rate is refused, also above an automatic one") {

@@ -200,11 +200,12 @@ struct Training {
     if (settings.reduce_dtype == DType::bf16) text += ", gradients are reduced in bf16";
     return settings.zero_stage ? text + format(", stage %d", settings.zero_stage) : text;
   }
-  // Nothing was allocated since the start, and each planned byte was touched, and no other.
+  // Nothing was allocated since the start, and each planned byte was touched, and no other. All ranks call.
   void require_planned(const std::string& what) {
     const size_t now = world.device.allocations();
     REQUIRE(now == allocations, "%s: %zu allocations after the start", what.c_str(), now - allocations);
-    require_touched(what, trainer->plan(), trainer->arena());
+    Stream stream(world.device, "touched");
+    require_touched(what, trainer->plan(), trainer->arena(), *world.communicator, stream);
   }
 
   World& world;

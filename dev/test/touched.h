@@ -5,6 +5,7 @@
 #include <string>
 
 #include "llmc/base/error.h"
+#include "llmc/comm/communicator.h"
 #include "llmc/memory/plan.h"
 
 // The arena begins as poison (0xff in every byte), which no number that training writes ends up as: what is still
@@ -18,7 +19,9 @@ inline bool poisoned(const std::byte* data, size_t bytes) {
   return std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{0xff}; });
 }
 
-inline Touched look_at(const MemoryPlan& plan, const Arena& arena) {
+// touched_elsewhere(buffer, whole) returns true if another rank touches all of a buffer. `whole`: this rank does.
+template <class F>
+Touched look_at(const MemoryPlan& plan, const Arena& arena, F&& touched_elsewhere) {
   Touched touched;
   for (Segment segment : {Segment::device, Segment::symmetric, Segment::pinned}) {
     size_t end = 0;  // of the buffer before
@@ -27,19 +30,27 @@ inline Touched look_at(const MemoryPlan& plan, const Arena& arena) {
       if (b.segment != segment) continue;
       for (size_t i = end; i < b.offset; ++i) touched.outside += base[i] != std::byte{0xff};
       end = b.offset + b.bytes;
-      for (size_t i = 0; i < b.bytes; i += b.element_bytes) {
-        if (!poisoned(base + b.offset + i, b.element_bytes)) continue;
+      size_t i = 0;
+      while (i < b.bytes && !poisoned(base + b.offset + i, b.element_bytes)) i += b.element_bytes;
+      if (!touched_elsewhere(b, i == b.bytes) && i < b.bytes)
         touched.untouched += format("%s, %s: byte %zu of %zu\n", b.category.c_str(), b.name.c_str(), i, b.bytes);
-        break;
-      }
     }
     for (size_t i = end; i < plan.bytes(segment); ++i) touched.outside += base[i] != std::byte{0xff};
   }
   return touched;
 }
 
-inline void require_touched(const std::string& what, const MemoryPlan& plan, const Arena& arena) {
-  const Touched touched = look_at(plan, arena);
+inline Touched look_at(const MemoryPlan& plan, const Arena& arena) {
+  return look_at(plan, arena, [](const MemoryPlan::Buffer&, bool) { return false; });
+}
+
+// Muon's buffers are on all ranks what the largest slices and matrices of any rank take, so that one rank touches all
+// of each. All ranks call.
+inline void require_touched(const std::string& what, const MemoryPlan& plan, const Arena& arena,
+                            Communicator& communicator, Stream& stream) {
+  const Touched touched = look_at(plan, arena, [&](const MemoryPlan::Buffer& b, bool whole) {
+    return b.category == "Muon" && sum_number(communicator, stream, whole) > 0;
+  });
   REQUIRE(touched.untouched.empty() && touched.outside == 0,
           "%s: %zu bytes outside of buffers were touched, not touched:\n%s", what.c_str(), touched.outside,
           touched.untouched.c_str());

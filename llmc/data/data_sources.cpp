@@ -95,6 +95,13 @@ std::vector<NamedSource> sources_in(const std::string& text, const char* option,
   return sources;
 }
 
+// Returns where the files end if what is meant as their share follows, as in "web/*.bin@50%", "web/*.bin@5e-1" and
+// "web/*.bin:0.5".
+size_t end_of_files(const std::string& pattern) {
+  const size_t end = std::min(pattern.find_last_of("@:"), pattern.size());
+  return pattern.find_first_not_of("0123456789.%+- eEnNaAiIfF", end + 1) == pattern.npos ? end : pattern.size();
+}
+
 // Returns a share times 10^kShareDigits.
 int64_t whole_share(const NamedSource& source) {
   const size_t point = std::min(source.share.find('.'), source.share.size());
@@ -120,10 +127,15 @@ std::vector<NamedSource> training_sources(const std::string& train_data) {
   if (sources[0].name.empty()) return sources;
   std::vector<int64_t> weights;
   for (NamedSource& source : sources) {
-    REQUIRE(!source.share.empty(),
-            "--train-data: the source %s has no share\n  say in digits which share of the tokens of the training is "
-            "from it, as %s=%s@0.25",
-            source.name.c_str(), source.name.c_str(), source.pattern.substr(0, source.pattern.rfind('@')).c_str());
+    if (source.share.empty()) {
+      const size_t end = end_of_files(source.pattern);
+      const std::string files = source.pattern.substr(0, end), rest = source.pattern.substr(end);
+      fail(
+          "--train-data: the source %s has no share%s\n  say in digits which share of the tokens of the training is "
+          "from it, as %s=%s@0.25",
+          source.name.c_str(), rest.empty() ? "" : (": '" + rest + "' is none").c_str(), source.name.c_str(),
+          files.c_str());
+    }
     weights.push_back(whole_share(source));
   }
   weights = Mixture::reduced(weights);

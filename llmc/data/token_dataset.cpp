@@ -128,6 +128,8 @@ std::string hint_about_name(const std::string& name) {
                   prepared ? "dev/data knows this data set, and makes shards of it"
                            : "if it is a data set of the Hugging Face hub, fetch it first",
                   name.c_str());
+  if (name.find('@') != name.npos)
+    return "; the sources of a mixture are NAME=FILES@SHARE, with commas between them, and a name has no spaces";
   return name.find(',') == name.npos ? "" : format("; several files are one pattern: '{%s}'", name.c_str());
 }
 

@@ -76,6 +76,7 @@ void print_data(Setup& setup) {
   if (!data.train.empty() && data.held_out.empty())
     console.item("", data.chat ? "nothing is held out: dev/data/prepare --val-fraction 0.1 holds out conversations"
                                : "nothing is held out: name files with --val-data to see a held-out loss");
+  for (const std::string& names : describe_unpaired(data.train, data.held_out)) console.item("", names);
   for (const std::string& files : data.about_folders) console.item("", files);
   for (const std::string& masks : setup.about_masks) console.item("", masks);
   for (const std::string& how : data.about_text) console.item("", how);

@@ -33,6 +33,25 @@ std::string describe_held_out(const DataSource& held_out, const std::string& mea
                 options.val_data.empty() ? "the last tenth" : held_out.pattern.c_str());
 }
 
+// Returns the names of the sources in `of` that no source in `in` has: "law, code".
+static std::string names_missing(const DataSources& of, const DataSources& in) {
+  std::string names;
+  for (const DataSource& source : of)
+    if (std::ranges::none_of(in, [&](const DataSource& other) { return other.name == source.name; }))
+      names += (names.empty() ? "" : ", ") + source.name;
+  return names;
+}
+
+std::vector<std::string> describe_unpaired(const DataSources& train, const DataSources& held_out) {
+  std::vector<std::string> lines;
+  if (train.empty() || held_out.empty() || train[0].name.empty() || held_out[0].name.empty()) return lines;
+  if (const std::string names = names_missing(train, held_out); !names.empty())
+    lines.push_back(format("nothing is held out of %s: --val-data names files for each source", names.c_str()));
+  if (const std::string names = names_missing(held_out, train); !names.empty())
+    lines.push_back(format("no source of the training is named %s", names.c_str()));
+  return lines;
+}
+
 std::string describe_shares(const std::string& train_data) {
   double sum = 0;
   for (const NamedSource& source : training_sources(train_data))
@@ -167,8 +186,9 @@ std::string describe_spikes(const Options& o) {
 
 std::string describe_checkpoints(const Options& o, const RunSettings& s) {
   if (!s.saves(o))
-    return format("none%s: --checkpoint-every N or --checkpoint-minutes N saves them, and one at the end",
-                  o.checkpoint_on_signal ? " but at Ctrl-C" : "");
+    return format("none%s%s: --checkpoint-every N or --checkpoint-minutes N saves them, and one at the end",
+                  o.checkpoint_on_signal ? " but at Ctrl-C" : "",
+                  o.checkpoint_on_signal && o.stop_after > 0 ? " and at the end of --stop-after" : "");
   std::string when;
   if (o.checkpoint_every) when = format("every %s", counted(o.checkpoint_every, "step").c_str());
   if (s.checkpoint_minutes > 0)

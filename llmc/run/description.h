@@ -21,6 +21,8 @@
 std::string describe_data(const DataSource& source, const DataSources& all);
 // "held out: 112k tokens, of which 16.4k are measured (--val-tokens): the last tenth"
 std::string describe_held_out(const DataSource& held_out, const std::string& measured, const Options& options);
+// Lines that say of which sources of a mixture nothing is held out, and which held-out ones are not trained on.
+std::vector<std::string> describe_unpaired(const DataSources& train, const DataSources& held_out);
 // Says that shares are in proportion to their sum, if that is not 1; else "".
 std::string describe_shares(const std::string& train_data);
 // Says in which form the data's conversations are, and that the export speaks in it; `replaces`: in place of another

@@ -52,8 +52,11 @@ void print_estimate(Setup& setup, Trainer& trainer) {
   const double step = double(s.micro_batches) * forward * (3 + recomputed(s.activations));
   const double measured = double(setup.evaluation->micro_batches()) * forward;
   const double measurements = s.val_every ? double(steps) / double(s.val_every) + 1 : 0;
-  setup.console.item("estimate",
-                     format("a step about %s, the run about %s: three times what a forward pass took%s",
-                            about(step).c_str(), about(step * double(steps) + measured * measurements).c_str(),
-                            setup.ranks.size > 1 ? ", without what ranks send" : ""));
+  std::string without = setup.ranks.size > 1 ? ", without what ranks send" : "";
+  if (setup.options.optimizer == "muon")
+    without += without.empty() ? ", without Muon's updates" : " and Muon's updates";
+  setup.console.item(
+      "estimate",
+      format("a step about %s, the run about %s: three times what a forward pass took%s", about(step).c_str(),
+             about(step * double(steps) + measured * measurements).c_str(), without.c_str()));
 }

@@ -191,6 +191,7 @@ ModelSource model_of(const Checkpoint& checkpoint, const Options& options, bool 
   if (options.model != before.model || options.layers != before.layers || options.vocab_size != before.vocab_size) {
     ModelSource named = open_model(options);
     require_same_model(checkpoint, named.config, begins_stage);
+    named.description = format("%s, with the weights of the checkpoint", options.model.c_str());
     named.loaded = state.get_bool("weights_loaded");
     return named;
   }
@@ -332,12 +333,23 @@ static bool scales(const std::string& key) {
 void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model, bool may_scale) {
   const std::string& path = checkpoint.path();
   const Json now = model.to_json();
+  const std::string hint = may_scale ? "; a stage may change rope_theta, rope_parameters and max_position_embeddings"
+                                     : "; a stage of the training (--stage NAME) may change it";
   for (const auto& [key, value] : checkpoint.state().at("model").items())
     REQUIRE((now.contains(key) && now.at(key) == value) || (may_scale && scales(key)),
             "--resume %s is of another model: its %s is %s, here it is %s\n  name the model that it was taken of "
-            "(--model), or remove --layers and --vocab-size",
+            "(--model), or remove --layers and --vocab-size%s",
             path.c_str(), key.c_str(), value.dump().c_str(),
-            now.contains(key) ? now.at(key).dump().c_str() : "not there");
+            now.contains(key) ? now.at(key).dump().c_str() : "not there", may_scale || scales(key) ? hint.c_str() : "");
+}
+
+std::vector<std::string> scaled_keys(const Checkpoint& checkpoint, const ModelConfig& model) {
+  const Json now = model.to_json();
+  std::vector<std::string> changed;
+  for (const auto& [key, was] : checkpoint.state().at("model").items())
+    if (const Json is = now.contains(key) ? now.at(key) : Json(); !(is == was))
+      changed.push_back(format("%s %s (was %s)", key.c_str(), is.dump().c_str(), was.dump().c_str()));
+  return changed;
 }
 
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens,

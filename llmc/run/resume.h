@@ -90,6 +90,8 @@ void require_same_on_all_ranks(const std::string& read, Communicator& communicat
 
 // Throws if the checkpoint is of another model.
 void require_same_model(const Checkpoint& checkpoint, const ModelConfig& model, bool may_scale = false);
+// Returns what of the model a stage changes, as "max_position_embeddings 1024 (was 512)".
+std::vector<std::string> scaled_keys(const Checkpoint& checkpoint, const ModelConfig& model);
 // Throws if training would go on with other data than the run would have had: the order of the data follows from seed,
 // batch and sequence length. Returns the other options that differ, as "--lr 0.001 (was 0.002)".
 std::vector<std::string> require_same_run(const Checkpoint& checkpoint, const Options& options, int64_t data_tokens,

@@ -173,8 +173,20 @@ static std::string changed_rate(const Checkpoint& resumed_from, const RunSetting
   return format(
       "the learning rate does not go on as it was: step %lld had %.3g, and by the schedule of %s it has %.3g; "
       "step %lld has %.3g",
-      (long long)last.get_int("step"), was, counted(settings.steps, "step").c_str(), is,
+      (long long)last.get_int("step"), was, counted(settings.stage_steps(), "step").c_str(), is,
       (long long)resumed_from.step() + 1, settings.learning_rate_at(resumed_from.step()));
+}
+
+// Returns a sentence if a stage begins at a higher learning rate than that of the step before it.
+static std::string raised_rate(const Checkpoint& resumed_from, const RunSettings& settings) {
+  const Json& last = resumed_from.state().at("last_step");
+  if (last.is_null()) return "";
+  const double was = last.get_double("lr"), is = settings.learning_rate_at(resumed_from.step());
+  if (is <= was * (1 + 1e-6)) return "";
+  return format(
+      "the stage begins at a higher learning rate than that of before: step %lld had %.3g, step %lld has %.3g; "
+      "--warmup-steps N raises it in N steps, and --lr X begins lower",
+      (long long)last.get_int("step"), was, (long long)resumed_from.step() + 1, is);
 }
 
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
@@ -199,13 +211,16 @@ void Setup::open_sampler() {
           : "");
   changes = require_same_run(*resumed_from, requested, tokens_of(data.train), begins_stage());
   Stream stream(device, "resume");
-  if (begins_stage()) stages.back().changed = changes;
-  else require_same_data(*resumed_from, *identity, *communicator, stream, changes);
+  if (begins_stage()) {
+    for (const std::string& key : scaled_keys(*resumed_from, model.config)) changes.push_back(key);
+    stages.back().changed = changes;
+  } else require_same_data(*resumed_from, *identity, *communicator, stream, changes);
   if (ranks.rank == 0)
     if (const std::string change = changed_tokenizer(*resumed_from, codec, *tokenizer_files); !change.empty())
       changes.push_back(change);
-  if (begins_stage()) return;
-  if (const std::string change = changed_rate(*resumed_from, settings); !change.empty()) console.warning(change);
+  const std::string change =
+      begins_stage() ? raised_rate(*resumed_from, settings) : changed_rate(*resumed_from, settings);
+  if (!change.empty()) console.warning(change);
 }
 
 // Throws if no sequence of the source has a label in the run. A training usually finds one in its first sequence.

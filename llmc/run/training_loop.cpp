@@ -60,13 +60,15 @@ bool TrainingLoop::is_done() {
       "  train its weights in a new folder: --model %s --out DIR, without --resume; or begin it again, longer, with "
       "--checkpoint-every N, which leaves a checkpoint at the end",
       run.c_str(), run.c_str());
-  if (done)
+  if (done) {
+    const char* longer = setup_.stages.size() > 1 ? "--steps N, counted from the first step of its stage" : "--steps N";
     console_.result(format("the run in %s is done: %s; nothing is changed\n  a longer one: %s", run.c_str(),
                            counted(settings_.steps, "step").c_str(),
                            setup_.resumed_from
-                               ? "--steps N"
+                               ? longer
                                : "begin it again with --steps N, for it has no checkpoint to go on from; "
                                  "--checkpoint-every N leaves one at the end"));
+  }
   return done;
 }
 

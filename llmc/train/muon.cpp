@@ -26,7 +26,8 @@ Muon::Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& 
   plan_memory(plan);
 }
 
-// A rank plans what its own slices and matrices take, so that ranks may plan different amounts.
+// Each rank plans what the largest slices and matrices of any rank take, so that all plan the same here: --plan and
+// --dry-run look at the first rank alone.
 void Muon::plan_memory(MemoryPlan& plan) {
   const auto add = [&](std::vector<PlannedTensor>& slots, int count, const char* name, auto&& size_of) {
     std::vector<int64_t> sizes(static_cast<size_t>(count));
@@ -35,19 +36,18 @@ void Muon::plan_memory(MemoryPlan& plan) {
     for (const int64_t size : sizes)
       slots.push_back(size ? plan.add(Segment::device, "Muon", name, type_, {size}) : PlannedTensor());
   };
-  const auto elements_of = [](const Round& r) { return r.own ? r.own->rows() * r.own->columns() : 0; };
-  add(slices_, 1 + 2 * lead_, "slices of matrices", [](const Round& r) { return r.elements; });
-  add(parts_, 1 + lead_, "parts of a matrix", elements_of);
-  add(matrix_buffers_, 1 + lead_, "a matrix", elements_of);
+  const auto largest_of = [](const Round& r) { return r.largest; };
+  add(slices_, 1 + 2 * lead_, "slices of matrices", [](const Round& r) { return std::ranges::max(r.elements); });
+  add(parts_, 1 + lead_, "parts of a matrix", largest_of);
+  add(matrix_buffers_, 1 + lead_, "a matrix", largest_of);
   for (size_t i = 0; i < slices_.size(); ++i) returned_.emplace_back(compute_.device());
   for (size_t i = 0; i < parts_.size(); ++i) arrived_.emplace_back(compute_.device());
 
   int64_t largest = 0, shorter = 0;
-  for (const Round& r : rounds_) {
-    largest = std::max(largest, elements_of(r));
-    if (r.own) shorter = std::max(shorter, std::min(r.own->rows(), r.own->columns()));
+  for (const OwnedMatrix& m : matrices_) {
+    largest = std::max(largest, m.rows() * m.columns());
+    shorter = std::max(shorter, std::min(m.rows(), m.columns()));
   }
-  if (!largest) return;
   gram_ = plan.add(Segment::device, "Muon", "Newton-Schulz, gram matrix", type_, {shorter, shorter});
   polynomial_ = plan.add(Segment::device, "Muon", "Newton-Schulz, polynomial", type_, {shorter, shorter});
   partials_ = plan.add(Segment::device, "Muon", "Newton-Schulz, partial norms", DType::fp64,
@@ -57,21 +57,24 @@ void Muon::plan_memory(MemoryPlan& plan) {
 
 void Muon::list_slices(Round& round, std::span<const OwnedMatrix> matrices) {
   const size_t width = bytes_of(type_);
+  round.elements.resize(size_t(ranks_.size()));
   for (std::vector<ByteRange>* list :
        {&round.slices_sent, &round.own_parts, &round.own_results, &round.slices_received})
     list->resize(size_t(ranks_.size()));
   for (const OwnedMatrix& m : matrices) {
     const bool owns = m.owner == ranks_.rank();
     if (owns) round.own = &m;
+    round.largest = std::max(round.largest, m.rows() * m.columns());
     for (const MatrixPart& part : m.parts) {
       const ByteRange here{part.at * width, part.shard.count * width};
       if (owns) round.own_parts[size_t(part.source)] = here;
       for (const int keeper : part.keepers) {
         if (owns) round.own_results[size_t(keeper)] = here;
+        const auto at = size_t(round.elements[size_t(keeper)]);
+        round.elements[size_t(keeper)] += int64_t(part.shard.count);
         if (keeper != ranks_.rank()) continue;
-        const ByteRange kept{size_t(round.elements) * width, here.bytes};
-        round.slices.push_back({&m, &part, size_t(round.elements)});
-        round.elements += int64_t(part.shard.count);
+        const ByteRange kept{at * width, here.bytes};
+        round.slices.push_back({&m, &part, at});
         round.slices_received[size_t(m.owner)] = kept;
         if (part.source == ranks_.rank()) round.slices_sent[size_t(m.owner)] = kept;
       }

@@ -44,7 +44,8 @@ class Muon {
   // slices.
   struct Round {
     std::vector<KeptSlice> slices;
-    int64_t elements = 0;                                 // of the slices
+    std::vector<int64_t> elements;                        // of the slices of each rank
+    int64_t largest = 0;                                  // elements of the largest matrix
     const OwnedMatrix* own = nullptr;                     // the matrix that this rank computes; null: none
     std::vector<ByteRange> slices_sent, own_parts;        // to the owners
     std::vector<ByteRange> own_results, slices_received;  // back

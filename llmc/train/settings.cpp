@@ -198,7 +198,9 @@ std::string describe_rate(const RunSettings& s, const Options& o, const Options&
   };
   const std::string rate =
       why(&Options::lr, loaded ? "a tenth of the default, for the weights are trained already" : "the default");
-  const std::string warm_up = why(&Options::warmup_steps, is_auto(o.lr) ? rate.c_str() : "the default");
+  const std::string warm_up = !asked.stage.empty() && is_auto(asked.warmup_steps)
+                                  ? "a stage has none by itself"
+                                  : why(&Options::warmup_steps, is_auto(o.lr) ? rate.c_str() : "the default");
   return format("learning rate %g%s, warm-up %s: %s; then %s", s.lr, rate == warm_up ? "" : (": " + rate).c_str(),
                 counted(s.warmup_steps, "step").c_str(), warm_up.c_str(), s.learning_rate().description().c_str());
 }
