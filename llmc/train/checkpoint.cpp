@@ -67,7 +67,7 @@ Json write_checked(const std::string& path, const std::string& text, Disk& disk)
 }
 
 void require_done(int result, const char* verb, const std::string& path) {
-  REQUIRE(result == 0, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
+  REQUIRE_FILE(result == 0, not_saved, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
 }
 
 // Returns the step of a name such as step-00000120, or -1.
@@ -82,7 +82,9 @@ int64_t step_of(const std::string& name) {
 bool is_there(const fs::path& path) {
   std::error_code error;
   const bool there = fs::exists(path, error);
-  REQUIRE(!error, "cannot look for %s: %s", path.c_str(), error.message().c_str());
+  if (error)
+    fail_as(code_of_file_error(error.value(), ExitCode::lost), "cannot look for %s: %s", path.c_str(),
+            error.message().c_str());
   return there;
 }
 
@@ -103,7 +105,9 @@ void for_folders_in(const std::string& root, F&& f) {
       "link, or choose the disk by --out",
       root.c_str());
   fs::directory_iterator entries(root, error);
-  REQUIRE(!error, "cannot look for checkpoints in %s: %s", root.c_str(), error.message().c_str());
+  if (error)
+    fail_as(code_of_file_error(error.value(), ExitCode::lost), "cannot look for checkpoints in %s: %s", root.c_str(),
+            error.message().c_str());
   for (; !error && entries != fs::directory_iterator(); entries.increment(error))
     if (is_own_folder(entries->path())) f(entries->path());
 }
@@ -283,11 +287,11 @@ void Checkpoint::verify(int file) const {
   const File& f = files_.at(size_t(file));
   // Reads the file and not the mapping: there, a disk that cannot read would raise a signal (SIGBUS), not an error.
   const std::unique_ptr<FILE, int (*)(FILE*)> opened(fopen(f.path.c_str(), "rb"), fclose);
-  REQUIRE(opened, "cannot read %s: %s", f.path.c_str(), strerror(errno));
+  REQUIRE_FILE(opened, lost, "cannot read %s: %s", f.path.c_str(), strerror(errno));
   Checksum checksum;
   std::vector<char> bytes(size_t(4) << 20);
   for (size_t n; (n = fread(bytes.data(), 1, bytes.size(), opened.get())) > 0;) checksum.add(bytes.data(), n);
-  REQUIRE(!ferror(opened.get()), "cannot read %s: %s", f.path.c_str(), strerror(errno));
+  REQUIRE_FILE(!ferror(opened.get()), lost, "cannot read %s: %s", f.path.c_str(), strerror(errno));
   REQUIRE(checksum.text() == f.checksum,
           "%s has the checksum %s\n  expected %s, as the manifest says: the disk has changed it", f.path.c_str(),
           checksum.text().c_str(), f.checksum.c_str());
