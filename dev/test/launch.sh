@@ -52,14 +52,14 @@ asks() { # ARGUMENTS…: mpirun's arguments
   env MPI_HOME="$scratch/mpi" LLMC_CPU_SEED="" NCCL_DEBUG=INFO FI_PROVIDER=efa OFI_NCCL_PROTOCOL=RDMA SECRET=1 "$@" 2>&1 | sed 's/ -x LD_LIBRARY_PATH//'
 }
 exports="-x FI_PROVIDER -x LLMC_CPU_SEED -x LLMC_PROGRAM -x NCCL_DEBUG -x NO_COLOR -x OFI_NCCL_PROTOCOL -x OPENBLAS_NUM_THREADS"
-expected="mpirun -n 12 --bind-to none -H node1:8,node2:4 --map-by slot $exports $train --steps 1"
+expected="mpirun -n 12 --bind-to none --map-by slot $exports -H node1:8,node2:4 $train --steps 1"
 asked=$(asks scripts/run --hosts node1:8,node2:4 --steps 1)
 check "a rank for each slot, the first host first" [ "$asked" = "$expected" ]
 asked=$(asks scripts/run --hostfile "$scratch/hosts" --steps 1)
 check "--hostfile is the same" [ "$asked" = "$expected" ]
 asked=$(asks scripts/run --hosts node1:8,node2:4 -n 9 --steps 1)
 check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
-check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
+check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "-H node1:1 $train"
 check "chosen GPUs are passed on" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
 check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1"
 mkdir -p "$scratch/failing/bin" "$scratch/ssh"
@@ -179,7 +179,7 @@ check "and is not requeued" requeues 1
 ranks 2 "$train" "${run[@]}" $((step + 3)) --out straight >"$scratch/out"
 check "the losses are those of a run that was never stopped" \
   diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
-check "nothing else is left" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
+check "nothing else is left" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 slurm-7.restarts " ]
 rm -r runs
 
 begin "${run[@]}" 1000000
@@ -198,9 +198,9 @@ fails() { # CODE ARGUMENTS…
   job "${@:2}" || code=$?
   check "it fails with code $1: ${*:2}" [ "$code" = "$1" ]
 }
-fails 1 --model nothing
+fails 64 --model nothing
 check "it says why" says "$scratch/out" "nothing"
-SLURM_NTASKS_PER_NODE=1 fails 1 "${run[@]}" 3 --lr nonsense
+SLURM_NTASKS_PER_NODE=1 fails 64 "${run[@]}" 3 --lr nonsense
 export LLMC_PROGRAM=$scratch/bin/program SLURM_NTASKS_PER_NODE=1
 usr1() { # WHAT CODE COMMAND: what the program does at USR1, and the job's code then
   rm -rf runs
@@ -208,7 +208,7 @@ usr1() { # WHAT CODE COMMAND: what the program does at USR1, and the job's code 
   kill -USR1 "$child"
   check "$1: code $2" ended_with "$2"
 }
-usr1 "a failure after USR1" 7 "mkdir checkpoints/step-00000003; exit 7"
+usr1 "a wrong option, after USR1" 64 "mkdir checkpoints/step-00000003; exit 64"
 usr1 "USR1 when the last step was done" 0 "mkdir -p checkpoints/step-00000003 export"
 usr1 "nothing was saved" 0 "mkdir checkpoints/step-00000003.partial"
 check "none of these is requeued" requeues 1
