@@ -76,6 +76,12 @@ check "a wrong option ends with code 64" restarted wrong 64 --restarts 3 --resta
 check "  is tried once" starts wrong 1
 check "a model that does not fit, too: code 2" restarted wrong 2 --restarts 3 --restart-pause 0 --memory-limit 1MiB
 check "  is tried once" starts wrong 2
+player altered <<'END'
+mkdir -p "$out/checkpoints/step-00000008"
+exit 64
+END
+check "a file that the run read and somebody changed" restarted altered 64 --restarts 3 --restart-pause 0
+check "  ends it, though it has a checkpoint" starts altered 1
 player lost <<'END'
 exit 5
 END
