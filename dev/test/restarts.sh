@@ -180,7 +180,7 @@ END
   check "$n rank(s): two passes over the data come to the end" restarted bad$n 0 -n $n --restarts 3 --restart-pause 0 "${options[@]}"
   check "  in three starts, for each pass has a bad step" starts bad$n 3
   check "  each is told" says bad$n "exit code 4 (a step was not finite): goes on from $scratch/bad$n.run/checkpoints/step-"
-  check "  and the way round" says bad$n "meets this step again, unless --skip-bad-samples leaves out their samples"
+  check "  and the way round" says bad$n "meets this step again, unless --skip-bad-samples leaves out its samples"
 done
 left_out() { # NAME: what its last checkpoint leaves out: step, first and last sample
   python3 - "$scratch/$1.run" <<'EOF_PYTHON'

@@ -268,7 +268,7 @@ std::string TrainingLoop::record_bad_steps(int64_t first, int64_t end, const std
   } catch (const Error& error) {
     console_.warning(error.what());
   }
-  return ", unless --skip-bad-samples leaves out their samples";
+  return format(", unless --skip-bad-samples leaves out %s samples", end - first == 1 ? "its" : "their");
 }
 
 // Ends the run at a step that is not finite. Saves the state before it, and runs the step again to say where it went
