@@ -559,7 +559,7 @@ int main(int argc, char** argv) {
     ranks = Ranks::start(&argc, &argv);
     code = compare(ranks, parse(argc, argv));
   } catch (const std::exception& error) {
-    end_all_ranks(ranks, error);
+    end_all_ranks(ranks, Error(error.what(), ExitCode::unexpected));
   }
   ranks.finish();
   return code;

@@ -38,8 +38,8 @@ namespace {
 
 int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests);
 std::string help();
-int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks, const ResumePoint* resume,
-        const StopRequests& stop_requests);
+int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
+        const std::optional<ResumePoint>& resume, const StopRequests& stop_requests);
 std::unique_ptr<Trainer> create_trainer(Setup& setup);
 int report_plan(Setup& setup, const MemoryPlan& plan);
 void check_kernels(Setup& setup);
@@ -97,7 +97,12 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     return simulate(resume ? resume->newest_options(arguments) : command_line, console) ? 0
                                                                                         : int(ExitCode::does_not_fit);
   }
-  return run(command_line, arguments, ranks, resume ? &*resume : nullptr, stop_requests);
+  try {
+    return run(command_line, arguments, ranks, resume, stop_requests);
+  } catch (const Setup::Stopped& stopped) {
+    Console(ranks.rank == 0).line(stopped.what());
+    return 0;
+  }
 }
 
 std::string help() {
@@ -111,10 +116,10 @@ std::string help() {
 }
 
 // Trains, measures or samples, and returns the program's exit code.
-int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks, const ResumePoint* resume,
-        const StopRequests& stop_requests) {
+int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
+        const std::optional<ResumePoint>& resume, const StopRequests& stop_requests) {
   if (command_line.nvtx) Range::turn_on();
-  Setup setup(command_line, arguments, ranks, resume);
+  Setup setup(command_line, arguments, ranks, resume, &stop_requests);
   const Options& options = setup.options;
   const std::unique_ptr<Trainer> trainer = create_trainer(setup);
   TrainingLoop loop(setup, *trainer, stop_requests);

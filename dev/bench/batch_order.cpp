@@ -30,7 +30,7 @@ void add(std::vector<int64_t>& places, Windows::Place place) {
 }
 
 void write(const std::string& path, const Ranks& ranks, const std::vector<std::string>& arguments) {
-  const Setup setup(parse_options(arguments), arguments, ranks, nullptr);
+  const Setup setup(parse_options(arguments), arguments, ranks, {});
   REQUIRE(setup.options.trains() && !setup.data.held_out.empty(),
           "batch_order: these options train nothing, or hold nothing out");
   const RunSettings& settings = setup.settings;

@@ -102,7 +102,7 @@ check "nodes and GPUs" eval '[ "$(cell cluster nodes) $(cell cluster GPUs)" = "2
 check "  speed per GPU against that on the fewest GPUs" [ "$(cell cluster-four "against fewest GPUs")" = 50.0% ]
 
 echo "-- bad input"
-check "a wrong option is code 1, as of the program" exits 1 compare --nothing
+check "a wrong option is code 1, not argparse's 2, which the program has for what does not fit" exits 1 compare --nothing
 refused "a folder that is no run" "has no train.jsonl" compare bf16-2 .
 refused "no such folder" "nowhere is not a folder" compare nowhere
 refused "a run twice" "is named twice" compare bf16-2 ./bf16-2

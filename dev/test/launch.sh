@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: scripts/run --hosts: what mpirun gets, malformed lists, Ctrl-C; scripts/train.sbatch: what srun gets, a job
-# that is stopped saves and is requeued, its next start goes on to the same bits, failures stay failures
+# that is stopped saves and is requeued, its next start goes on to the same bits; what the environment ended is requeued,
+# so many times without a new checkpoint, without nodes that failed twice; what the user must mend is not
 # Timeout: 300
 # Alone: it sends signals, and jobs end by the clock
 #
@@ -52,14 +53,14 @@ asks() { # ARGUMENTS…: mpirun's arguments
   env MPI_HOME="$scratch/mpi" LLMC_CPU_SEED="" NCCL_DEBUG=INFO FI_PROVIDER=efa OFI_NCCL_PROTOCOL=RDMA SECRET=1 "$@" 2>&1 | sed 's/ -x LD_LIBRARY_PATH//'
 }
 exports="-x FI_PROVIDER -x LLMC_CPU_SEED -x LLMC_PROGRAM -x NCCL_DEBUG -x NO_COLOR -x OFI_NCCL_PROTOCOL -x OPENBLAS_NUM_THREADS"
-expected="mpirun -n 12 --bind-to none -H node1:8,node2:4 --map-by slot $exports $train --steps 1"
+expected="mpirun -n 12 --bind-to none --map-by slot $exports -H node1:8,node2:4 $train --steps 1"
 asked=$(asks scripts/run --hosts node1:8,node2:4 --steps 1)
 check "a rank for each slot, the first host first" [ "$asked" = "$expected" ]
 asked=$(asks scripts/run --hostfile "$scratch/hosts" --steps 1)
 check "--hostfile is the same" [ "$asked" = "$expected" ]
 asked=$(asks scripts/run --hosts node1:8,node2:4 -n 9 --steps 1)
 check "-n takes fewer" [ "$asked" = "${expected/-n 12/-n 9}" ]
-check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "mpirun -n 1 --bind-to none -H"
+check "one rank elsewhere is not one here" says <(asks scripts/run --hosts node1:1) "-H node1:1 $train"
 check "chosen GPUs are passed on" says <(asks CUDA_VISIBLE_DEVICES=1 scripts/run --hosts a:1) "-x CUDA_VISIBLE_DEVICES"
 check "one machine is as before" says <(asks scripts/run -n 2) "mpirun -n 2 --bind-to none --oversubscribe env --block-signal=TERM --block-signal=HUP --block-signal=USR1"
 mkdir -p "$scratch/failing/bin" "$scratch/ssh"
@@ -103,6 +104,10 @@ exec env --block-signal=TERM mpirun --oversubscribe --bind-to none -n "$tasks" "
 SH
 cat >"$scratch/bin/scontrol" <<'SH'
 #!/usr/bin/env bash
+if [ "$1 $2" = "show hostnames" ]; then
+  printf '%s\n' node1 node2
+  exit
+fi
 echo "scontrol $*" >>"$STAND_IN/scontrol.log"
 exit "${SCONTROL_CODE:-0}"
 SH
@@ -179,7 +184,7 @@ check "and is not requeued" requeues 1
 ranks 2 "$train" "${run[@]}" $((step + 3)) --out straight >"$scratch/out"
 check "the losses are those of a run that was never stopped" \
   diff <(losses straight/train.jsonl) <(losses runs/slurm-7/train.jsonl)
-check "nothing else is left" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 " ]
+check "nothing else is left" [ "$(ls runs | tr '\n' ' ')" = "latest slurm-7 slurm-7.restarts " ]
 rm -r runs
 
 begin "${run[@]}" 1000000
@@ -198,9 +203,9 @@ fails() { # CODE ARGUMENTS…
   job "${@:2}" || code=$?
   check "it fails with code $1: ${*:2}" [ "$code" = "$1" ]
 }
-fails 1 --model nothing
+fails 64 --model nothing
 check "it says why" says "$scratch/out" "nothing"
-SLURM_NTASKS_PER_NODE=1 fails 1 "${run[@]}" 3 --lr nonsense
+SLURM_NTASKS_PER_NODE=1 fails 64 "${run[@]}" 3 --lr nonsense
 export LLMC_PROGRAM=$scratch/bin/program SLURM_NTASKS_PER_NODE=1
 usr1() { # WHAT CODE COMMAND: what the program does at USR1, and the job's code then
   rm -rf runs
@@ -208,7 +213,7 @@ usr1() { # WHAT CODE COMMAND: what the program does at USR1, and the job's code 
   kill -USR1 "$child"
   check "$1: code $2" ended_with "$2"
 }
-usr1 "a failure after USR1" 7 "mkdir checkpoints/step-00000003; exit 7"
+usr1 "a wrong option, after USR1" 64 "mkdir checkpoints/step-00000003; exit 64"
 usr1 "USR1 when the last step was done" 0 "mkdir -p checkpoints/step-00000003 export"
 usr1 "nothing was saved" 0 "mkdir checkpoints/step-00000003.partial"
 check "none of these is requeued" requeues 1
@@ -217,4 +222,60 @@ check "that is requeued" requeues 2
 export SCONTROL_CODE=1
 usr1 "Slurm refuses to requeue" 1 "mkdir checkpoints/step-00000003"
 check "it says how to go on" says "$scratch/out" "--out runs/slurm-7 --resume auto"
+
+# What the environment ended. The program's code is $CODE, and srun says what $ERROR says.
+export SCONTROL_CODE=0 SLURM_NTASKS_PER_NODE=4 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST="node[1-2]" SLURM_JOB_ID=8 ERROR=""
+cat >"$scratch/bin/srun" <<'SH'
+#!/usr/bin/env bash
+echo "srun $*" >>"$STAND_IN/srun.log"
+[ -z "$ERROR" ] || echo "$ERROR" >&2
+exit "$CODE"
+SH
+rm -rf runs
+: >"$scratch/scontrol.log"
+ends() { # CODE START
+  local code=0
+  export CODE=$1 SLURM_RESTART_COUNT=$2
+  job || code=$?
+  [ "$code" = "$1" ] || { cat "$scratch/out" && echo "exit code $code" && return 1; }
+}
+asked() { [ "$(cat "$scratch/scontrol.log")" = "$(printf '%s\n' "$@")" ] || { cat "$scratch/scontrol.log" && return 1; }; }
+queued=()
+for code in 64 2 1; do
+  check "code $code without a checkpoint" ends $code 0
+  check "  is not requeued" asked
+done
+saved() { mkdir -p "runs/slurm-8/checkpoints/step-0000000$1"; }
+for start in 0 1 2; do
+  check "code 5 in start $start" ends 5 $start
+  queued+=("scontrol requeue 8")
+  check "  is requeued" asked "${queued[@]}"
+done
+check "a third restart without a checkpoint" ends 5 3
+check "  is the last one" asked "${queued[@]}"
+check "  which is said" says "$scratch/out" "exit code 5, and 3 restarts in a row brought no new checkpoint: the job ends"
+saved 1
+check "a new one that fails, too" ends 1 3
+queued+=("scontrol requeue 8")
+check "  gives it three further ones, also for a code that does not tell" asked "${queued[@]}"
+check "  which are counted where everybody can read it" says runs/slurm-8.restarts "starts_without_new_checkpoint=0"
+check "they leave out what ended the one before" says <(last_srun) "--skip-bad-samples --out runs/slurm-8 --resume auto"
+ERROR="error on rank 5 of 8: a GPU failed" check "rank 5 is on the second node" ends 5 4
+queued+=("scontrol requeue 8")
+check "  which stays in, for it failed once" asked "${queued[@]}"
+saved 2
+ERROR="collective 7 of this run: waited 600 s for rank 6" check "it fails again" ends 5 5
+queued+=("scontrol update JobId=8 ExcNodeList=node2" "scontrol requeue 8")
+check "  and is left out" asked "${queued[@]}"
+check "  which is said" says "$scratch/out" "node node2 failed in two starts in a row: it is left out from now on"
+# What Slurm starts again by itself has no exit code: the next start counts it.
+export CODE=0
+for start in 6 7 8; do
+  SLURM_RESTART_COUNT=$start job
+done
+starts=$(wc -l <"$scratch/srun.log")
+check "a node that is lost again and again: the fourth restart" eval '! SLURM_RESTART_COUNT=9 job'
+check "  ends the job" says "$scratch/out" "3 restarts in a row brought no new checkpoint: see above"
+check "  before it starts anything" eval '! tail -n +$((starts + 1)) "$scratch/srun.log" | grep -v mpi=list | grep .'
+check "LLMC_RESTARTS=0 leaves it to Slurm" env LLMC_RESTARTS=0 CODE=0 SLURM_RESTART_COUNT=11 "$BASH" "$script"
 echo "$checks checks passed"

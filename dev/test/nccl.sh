@@ -50,7 +50,7 @@ RANK=0 timeout $limit "$nccl" same-gpu >"$scratch/rank0" 2>&1 &
 same="ranks 0, 1 of 2 take the same GPU, GPU-1 on host $(hostname)"
 refused "two ranks on one GPU that meet at a file" "error on rank 1 of 2: $same" env RANK=1 timeout $limit "$nccl" same-gpu
 wait $! && code=0 || code=$?
-check "  both end with an error" [ "$code" = 1 ]
+check "  both end with an error" [ "$code" = 64 ]
 check "  the same" grep -qF "error on rank 0 of 2: $same" "$scratch/rank0"
 check "  and leave no file" [ -z "$(find "$scratch" -name "meet*")" ]
 echo "$checks checks passed"

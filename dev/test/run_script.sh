@@ -143,15 +143,15 @@ runs 0 -n $((cores + 1)) threads
 check "more ranks than cores have a thread each" says_times out $((cores + 1)) "of $((cores + 1)): 1 threads, OpenBLAS 1"
 LLMC_THREADS=3 runs 0 -n 2 threads
 check "LLMC_THREADS of the environment counts" says_times out 2 '3 threads'
-runs 1 -n 0
+runs 64 -n 0
 check "no ranks are refused" said 'expected the number of ranks'
 LLMC_PROGRAM=$(type -P true)
 runs 0 -n 1
-runs 1 -n 2
+runs 64 -n 2
 check "a program without MPI says so" said 'built without MPI: it trains on one rank, not 2'
 runs 0 --help
 check "--help tells its own options" said '-n RANKS' '--hosts HOST:SLOTS'
 LLMC_PROGRAM=$scratch/nothing
-runs 1 -n 1
+runs 64 -n 1
 check "no program is said" said 'build it first'
 echo "$checks checks passed"

@@ -24,7 +24,7 @@ check "  which stays" rmdir own
 "$train" --layers 1 --seq-len 1024 --global-batch 512 --micro-batch 8 --steps 1 --val-every 0 --out killed >killed.txt 2>&1 &
 child=$!
 wait_for killed.txt "^  memory"
-refused "a folder in which a run starts" "its run has not ended" "$train" "${short[@]}" --steps 1 --out killed
+refused "a folder in which a run starts" "its run has not ended" "$train" "${short[@]}" --steps 1 --out killed --lock-timeout 0
 kill -KILL "$child"
 wait "$child" || true
 check "kill -9 leaves a folder" [ -e killed/train.jsonl ]

@@ -446,6 +446,62 @@ TEST_CASE("files beyond 2 GiB and positions beyond 2^31: sparse files that take 
   }
 }
 
+TEST_CASE("samples that are left out are the only ones that change, for any number of ranks") {
+  const TemporaryFolder folder;
+  const TokenDataset data = counting_dataset(folder, {2000, 1500});
+  const Sampler all(data, 10, 7);
+  Sampler fewer(data, 10, 7);
+  const std::vector<BadStep> bad{
+      {"", 3, "nan", {{8, 11}}}, {"", 3, "nan", {{12, 15}}}, {"", 90, "nan", {{364, 365}, {400, 401}}}};
+  fewer.leave_out(bad);
+  std::vector<int64_t> left;  // the numbers that the training has, in their order
+  for (int64_t number = 0; number < 1200; ++number)
+    if (!((number >= 8 && number <= 15) || number == 364 || number == 365 || number == 400 || number == 401))
+      left.push_back(number);
+  for (size_t g = 0; g < left.size(); ++g) {
+    CAPTURE(g);
+    CHECK(fewer.number_of(int64_t(g)) == left[g]);
+    CHECK(fewer.place(int64_t(g)).start == all.place(left[g]).start);
+  }
+  for (const auto& [ranks, rows] : {RanksAndRows(1, 4), RanksAndRows(2, 2), RanksAndRows(4, 1)})
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<int32_t> inputs(size_t(rows) * 10), labels(inputs.size());
+      fewer.fill({4, ranks, rows}, 2, 0, rank, inputs.data(), labels.data());  // step 2 would have had samples 8 to 11
+      for (int row = 0; row < rows; ++row) {
+        int32_t input[10], label[10];
+        all.read(all.place(16 + rank * rows + row), input, label);
+        CHECK(std::equal(input, input + 10, &inputs[size_t(row) * 10]));
+      }
+    }
+  const auto ranges = fewer.numbers_of(354, 6);  // 354 + 8 left out before it = 362, 363 | 366 …
+  CHECK(ranges.size() == 2);
+  CHECK((ranges[0].first == 362 && ranges[0].last == 363 && ranges[1].first == 366 && ranges[1].last == 369));
+}
+
+TEST_CASE("a list of bad steps says what it was made of, and is refused if it does not rise") {
+  const std::vector<BadStep> bad{{"", 22, "loss nan", {{168, 175}}}, {"", 23, "loss inf", {{176, 183}, {190, 191}}}};
+  const Json list = to_json(bad);
+  CHECK(to_json(bad_steps_of(list)) == list);
+  CHECK(describe_bad_steps(bad) == "samples 168 to 175 (step 22), 176 to 183 (step 23), 190 to 191 (step 23)");
+  says(error_of([&] { bad_steps_of(to_json({bad[1], bad[0]})); }), "bad step 22 stands after step 23");
+  says(error_of([&] { bad_steps_of(to_json({bad[0], bad[0]})); }), "samples 168 to 175 after sample 175");
+  says(error_of([&] { bad_steps_of(to_json({{"", 1, "", {{5, 4}}}})); }), "samples 5 to 4");
+
+  const std::string text = Json::object().set("steps", list).dump();
+  const auto added = [&](std::vector<BadStep> before, const std::string& of_stage, int64_t step) {
+    add_bad_steps(before, text, of_stage, step);
+    return before.size();
+  };
+  CHECK(added({}, "", 21) == 2);  // both come after the checkpoint
+  CHECK(added({}, "", 22) == 1);  // the first was trained on before it
+  CHECK(added({}, "", 23) == 0);
+  CHECK(added({}, "cooldown", 0) == 0);  // of another stage
+  CHECK(added({bad[0]}, "", 21) == 2);   // the checkpoint has one of them
+  std::vector<BadStep> none;
+  add_bad_steps(none, "", "", 0);
+  CHECK(none.empty());
+}
+
 TEST_CASE("positions sorted by token are stable, for all widths of tokens") {
   std::mt19937 random(5);
   std::vector<int32_t> scratch;

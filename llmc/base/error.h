@@ -22,7 +22,7 @@ struct Error : std::runtime_error {
 
 inline ExitCode exit_code_of(const std::exception& error) {
   if (const auto* own = dynamic_cast<const Error*>(&error)) return own->exit_code;
-  return dynamic_cast<const std::bad_alloc*>(&error) ? ExitCode::does_not_fit : ExitCode::wrong_input;
+  return dynamic_cast<const std::bad_alloc*>(&error) ? ExitCode::does_not_fit : ExitCode::unexpected;
 }
 
 // Returns the text that printf would print.
@@ -63,4 +63,10 @@ inline std::string format_list(const char* pattern, va_list args) {
 #define REQUIRE(condition, ...)          \
   do {                                   \
     if (!(condition)) fail(__VA_ARGS__); \
+  } while (0)
+
+// The same for a call of the file system, with the code of errno (code_of_file_error).
+#define REQUIRE_FILE(condition, failed, ...)                                             \
+  do {                                                                                   \
+    if (!(condition)) fail_as(code_of_file_error(errno, ExitCode::failed), __VA_ARGS__); \
   } while (0)

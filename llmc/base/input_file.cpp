@@ -27,7 +27,7 @@ const char* advice(int error) {
 // Opening a named pipe would wait for a writer without O_NONBLOCK. Regular files ignore the flag.
 int open_to_read(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  REQUIRE(fd >= 0, "cannot open %s: %s\n  %s", path.c_str(), strerror(errno), advice(errno));
+  REQUIRE_FILE(fd >= 0, lost, "cannot open %s: %s\n  %s", path.c_str(), strerror(errno), advice(errno));
   return fd;
 }
 
@@ -92,7 +92,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   REQUIRE(!path_.empty(), "cannot open a file: its name is empty");
   ClosedAtEnd file{open_to_read(path_)};
   struct stat status;
-  REQUIRE(fstat(file.fd, &status) == 0, "cannot examine %s: %s", path_.c_str(), strerror(errno));
+  REQUIRE_FILE(fstat(file.fd, &status) == 0, lost, "cannot examine %s: %s", path_.c_str(), strerror(errno));
   REQUIRE(!S_ISDIR(status.st_mode), "cannot read %s: it is a directory\n  expected a file", path_.c_str());
   REQUIRE(S_ISREG(status.st_mode), "cannot read %s: it is a device, a pipe or a socket\n  expected an ordinary file",
           path_.c_str());
@@ -115,8 +115,8 @@ void InputFile::read(size_t offset, size_t bytes, void* out) const {
     const ssize_t got = pread(fd, static_cast<char*>(out) + done, bytes - done, off_t(offset + done));
     if (got > 0) done += size_t(got);
     if (got > 0 || (got < 0 && errno == EINTR)) continue;
-    REQUIRE(got == 0, "cannot read bytes %zu to %zu of %s: %s\n  %s", offset, offset + bytes, path_.c_str(),
-            strerror(errno), advice(errno));
+    REQUIRE_FILE(got == 0, lost, "cannot read bytes %zu to %zu of %s: %s\n  %s", offset, offset + bytes, path_.c_str(),
+                 strerror(errno), advice(errno));
     struct stat status = {};
     fstat(fd, &status);
     fail(

@@ -13,8 +13,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   const InputFile file(path);  // the mapping outlives the descriptor
   size_ = file.size();
   void* mapping = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  REQUIRE(mapping != MAP_FAILED, "cannot map the %zu bytes of %s into memory: %s", size_, path.c_str(),
-          strerror(errno));
+  REQUIRE_FILE(mapping != MAP_FAILED, lost, "cannot map the %zu bytes of %s into memory: %s", size_, path.c_str(),
+               strerror(errno));
   data_ = static_cast<const std::byte*>(mapping);
 }
 

@@ -34,7 +34,7 @@ std::string nccl_error_text(ncclResult_t result, ncclComm_t comm) {
 [[noreturn]] void fail_of_nccl(ncclResult_t result, ncclComm_t comm, const std::string& what) {
   const bool again = result == ncclInvalidArgument || result == ncclInvalidUsage;
   throw Error(what + nccl_error_text(result, comm) + "\n  NCCL_DEBUG=INFO tells more",
-              again ? ExitCode::wrong_input : ExitCode::lost);
+              again ? ExitCode::unexpected : ExitCode::lost);
 }
 
 #define NCCL_CHECK(comm, call)                                                                                   \
@@ -242,10 +242,12 @@ class NcclCommunicator : public Communicator {
     const ncclResult_t result = ncclMemAlloc(&data, bytes);
     if (result != ncclSuccess) cudaGetLastError();  // clears CUDA's error, because ours reports the cause
     const int64_t failed = sum_number(*this, stream, result != ncclSuccess);
-    REQUIRE(result == ncclSuccess, "ncclMemAlloc of %zu bytes: %s\n%s", bytes, nccl_error_text(result, nullptr).c_str(),
-            kWithoutWindows);
-    REQUIRE(failed == 0, "ncclMemAlloc of %zu bytes failed on %lld of %d ranks\n%s", bytes, (long long)failed, size(),
-            kWithoutWindows);
+    if (result != ncclSuccess)
+      fail_as(ExitCode::unexpected, "ncclMemAlloc of %zu bytes: %s\n%s", bytes,
+              nccl_error_text(result, nullptr).c_str(), kWithoutWindows);
+    if (failed > 0)
+      fail_as(ExitCode::unexpected, "ncclMemAlloc of %zu bytes failed on %lld of %d ranks\n%s", bytes,
+              (long long)failed, size(), kWithoutWindows);
     return data;
   }
 
@@ -256,8 +258,9 @@ class NcclCommunicator : public Communicator {
       for (ncclComm_t comm : connection_->comms) {
         ncclWindow_t window = nullptr;
         const ncclResult_t result = ncclCommWindowRegister(comm, data, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
-        REQUIRE(result == ncclSuccess, "ncclCommWindowRegister of %zu bytes on rank %d of %d: %s\n%s", bytes, rank(),
-                size(), nccl_error_text(result, comm).c_str(), kWithoutWindows);
+        if (result != ncclSuccess)
+          fail_as(ExitCode::unexpected, "ncclCommWindowRegister of %zu bytes on rank %d of %d: %s\n%s", bytes, rank(),
+                  size(), nccl_error_text(result, comm).c_str(), kWithoutWindows);
         windows.push_back({comm, window});
       }
     }
@@ -280,7 +283,8 @@ class NcclCommunicator : public Communicator {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (connection_->within_node(ranks)) config.maxCTAs = kCtasInNode;
     NCCL_CHECK(comm_, ncclCommSplit(comm_, ranks[0], rank, &group, &config));
-    REQUIRE(group, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
+    if (!group)
+      fail_as(ExitCode::lost, "NCCL split the communicator of rank %d of %d, and gave none", this->rank(), size());
     return std::make_unique<NcclCommunicator>(group, rank, ranks, order_of_sums_, connection_);
   }
 

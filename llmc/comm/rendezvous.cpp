@@ -56,14 +56,15 @@ void write_whole(const std::string& path, const std::string& text) {
   const std::string partial = path + "." + random_number();
   const int descriptor = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);  // it holds a secret
   FILE* file = descriptor < 0 ? nullptr : fdopen(descriptor, "w");
-  REQUIRE(file, "rendezvous: cannot write %s: %s\n  --rendezvous names a file in a directory that all ranks share",
-          partial.c_str(), strerror(errno));
+  REQUIRE_FILE(file, lost,
+               "rendezvous: cannot write %s: %s\n  --rendezvous names a file in a directory that all ranks share",
+               partial.c_str(), strerror(errno));
   const bool written = fputs(text.c_str(), file) >= 0;
   const bool closed = fclose(file) == 0;
   if (written && closed && rename(partial.c_str(), path.c_str()) == 0) return;
   const int error = errno;
   remove(partial.c_str());
-  fail("rendezvous: cannot write %s: %s", path.c_str(), strerror(error));
+  fail_as(code_of_file_error(error, ExitCode::lost), "rendezvous: cannot write %s: %s", path.c_str(), strerror(error));
 }
 
 std::string file_of(const std::string& path, int rank) { return path + ".rank" + std::to_string(rank); }

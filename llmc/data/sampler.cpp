@@ -155,8 +155,31 @@ bool Sampler::packs() const {
   return std::ranges::any_of(sources_, [](const Source& source) { return source.documents.has_value(); });
 }
 
+void Sampler::leave_out(const std::vector<BadStep>& steps) {
+  left_out_.clear();
+  for (const BadStep& step : steps) left_out_.insert(left_out_.end(), step.samples.begin(), step.samples.end());
+}
+
+int64_t Sampler::number_of(int64_t g) const {
+  for (const SampleRange& range : left_out_) {
+    if (g < range.first) break;
+    g += range.last - range.first + 1;
+  }
+  return g;
+}
+
+std::vector<SampleRange> Sampler::numbers_of(int64_t g, int64_t count) const {
+  std::vector<SampleRange> ranges;
+  for (int64_t i = g; i < g + count; ++i) {
+    const int64_t number = number_of(i);
+    if (ranges.empty() || ranges.back().last + 1 != number) ranges.push_back({number, number});
+    ranges.back().last = number;
+  }
+  return ranges;
+}
+
 Sampler::Place Sampler::place(int64_t g) const {
-  const auto [source, index] = mixture_.sequence(g);
+  const auto [source, index] = mixture_.sequence(number_of(g));
   return place_in(source, index);
 }
 

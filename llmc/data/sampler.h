@@ -13,6 +13,9 @@
 //   mixtures  Each of several sources has windows and epochs of its own, and a seed that follows from its number.
 //             Mixture says which source's sequence g is, and which of the source's sequences it is.
 //   steps     Step s trains on the sequences s G to s G + G-1, whoever computes them: see BatchLayout.
+//   left out  A training may leave out ranges of sequences (bad_samples.h). Those after them then take their places: the
+//             g-th sequence of the training is the g-th of those that are left. So the steps before a range, which are
+//             done, keep theirs, no sequence comes twice, and the length of the run does not matter.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "llmc/data/bad_samples.h"
 #include "llmc/data/data_sources.h"
 #include "llmc/data/mixture.h"
 #include "llmc/data/token_dataset.h"
@@ -100,10 +104,17 @@ class Sampler {
   // True if rows are packed with several documents, in one source at least.
   bool packs() const;
 
+  // Leaves out the samples of these steps, which rise (bad_steps_of).
+  void leave_out(const std::vector<BadStep>& steps);
+  // Returns the number of the g-th sequence of the training, from 0, among all: g, if none before it is left out; and
+  // the ranges that `count` of them make.
+  int64_t number_of(int64_t g) const;
+  std::vector<SampleRange> numbers_of(int64_t g, int64_t count) const;
+
   struct Place : Windows::Place {
     int source;
   };
-  // Returns the place of sequence g, from 0; and that of sequence `index` of one source.
+  // Returns the place of the g-th sequence of the training, from 0; and that of sequence `index` of one source.
   Place place(int64_t g) const;
   Place place_in(int source, int64_t index) const;
   // Reads the sequence at a place: inputs (T) and labels (T) as Windows::read() does. With `positions` (T), splits it
@@ -123,6 +134,7 @@ class Sampler {
   };
   std::vector<Source> sources_;
   Mixture mixture_;
+  std::vector<SampleRange> left_out_;
 };
 
 // A fixed set of windows to measure a loss on: at most `count` of them, evenly spread over the dataset and not shifted.

@@ -29,7 +29,7 @@ Block::Block(const CpuBackend& backend, int number)
       backend_(backend),
       random_(backend.seed * 0x9E3779B97F4A7C15ull + unsigned(number)) {
   void* memory = mmap(nullptr, kSharedMapping, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  REQUIRE(memory != MAP_FAILED, "no memory for a block's shared memory");
+  if (memory == MAP_FAILED) fail_as(ExitCode::does_not_fit, "no memory for a block's shared memory");
   shared_ = static_cast<std::byte*>(memory);
 }
 

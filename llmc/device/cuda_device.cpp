@@ -47,9 +47,10 @@ CpuBackend CpuBackend::from_environment(int) { return {}; }
 
 Device::Device(int local_rank, CpuBackend) : state_(new State) {
   const int count = Device::count();
-  REQUIRE(count > 0,
-          "this build of train_llama needs an NVIDIA GPU, and none is usable here\n"
-          "  check nvidia-smi and the driver, or build for the CPU: make DEVICE=cpu");
+  if (count == 0)
+    fail_as(ExitCode::unexpected,
+            "this build of train_llama needs an NVIDIA GPU, and none is usable here\n"
+            "  check nvidia-smi and the driver, or build for the CPU: make DEVICE=cpu");
   const int index = choose_gpu(count, local_rank);
   CUDA_CHECK(cudaSetDevice(index));
   cudaDeviceProp properties;

@@ -6,8 +6,9 @@
 
 #include "llmc/base/error.h"
 
-// Returns the exit code of a program that this error ends: what the same start would meet again is its input's, or its
-// machine's; all else is a GPU or a driver that failed.
+// Returns the exit code of a program that this error ends: a program for another GPU is
+// the user's to mend; wrong calls, and what the machine lacks, are unexpected; all else is a GPU or a driver that
+// failed.
 inline ExitCode exit_code_of(cudaError_t error) {
   switch (error) {
     case cudaErrorMemoryAllocation:
@@ -20,11 +21,12 @@ inline ExitCode exit_code_of(cudaError_t error) {
     case cudaErrorLaunchOutOfResources:
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
-    case cudaErrorNoKernelImageForDevice:
     case cudaErrorNotSupported:
     case cudaErrorNotPermitted:
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureInvalidated:
+      return ExitCode::unexpected;
+    case cudaErrorNoKernelImageForDevice:
       return ExitCode::wrong_input;
     default:
       return ExitCode::lost;

@@ -61,7 +61,8 @@ TensorMap encode_tensor_map(const TmaTensor& view, const char* who) {
       encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(view.swizzle), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // zeros outside the tensor
-  REQUIRE(result == CUDA_SUCCESS,
+  if (result == CUDA_SUCCESS) return std::bit_cast<TensorMap>(map);
+  fail_as(ExitCode::unexpected,
           "%s: cuTensorMapEncodeTiled gives error %d\n"
           "  tensor at %p: %llu x %llu x %llu x %llu, strides %llu, %llu, %llu bytes, boxes %u x %u x %u x %u, "
           "swizzle of %u bytes\n"
@@ -71,5 +72,4 @@ TensorMap encode_tensor_map(const TmaTensor& view, const char* who) {
           static_cast<unsigned long long>(sizes[3]), static_cast<unsigned long long>(strides[0]),
           static_cast<unsigned long long>(strides[1]), static_cast<unsigned long long>(strides[2]), box[0], box[1],
           box[2], box[3], line_bytes(view.swizzle));
-  return std::bit_cast<TensorMap>(map);
 }

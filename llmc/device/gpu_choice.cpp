@@ -11,11 +11,11 @@
 
 int choose_gpu(int visible, int local_rank) {
   if (visible == 1) return 0;
-  REQUIRE(local_rank < visible,
+  if (local_rank < visible) return local_rank;
+  fail_as(ExitCode::unexpected,  // perhaps one of its GPUs has failed
           "rank %d of this machine asks for GPU %d, but this process sees %d\n"
           "  start at most one rank per GPU: mpirun -np %d; or show each process one GPU: srun --gpus-per-task=1",
           local_rank, local_rank, visible, visible);
-  return local_rank;
 }
 
 std::string gpu_uuid_text(const char (&bytes)[16]) {

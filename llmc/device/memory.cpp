@@ -37,7 +37,7 @@ size_t host_memory_bytes(const std::string& root) {
 std::byte* reserve_addresses(size_t bytes, bool touchable) {
   void* memory = mmap(nullptr, bytes, touchable ? PROT_READ | PROT_WRITE : PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  REQUIRE(memory != MAP_FAILED, "no addresses for %zu bytes: %s", bytes, strerror(errno));
+  if (memory == MAP_FAILED) fail_as(ExitCode::does_not_fit, "no addresses for %zu bytes: %s", bytes, strerror(errno));
   return static_cast<std::byte*>(memory);
 }
 void release_addresses(std::byte* data, size_t bytes) { munmap(data, bytes); }

@@ -18,12 +18,12 @@
 #include "llmc/kernels/tuning.h"
 
 // A product that cannot be executed, rather than asked for, has met a GPU that failed.
-#define CUBLAS_CHECK(call)                                                                                           \
-  do {                                                                                                               \
-    const cublasStatus_t status_ = (call);                                                                           \
-    if (status_ != CUBLAS_STATUS_SUCCESS)                                                                            \
-      fail_as(status_ == CUBLAS_STATUS_EXECUTION_FAILED ? ExitCode::lost : ExitCode::wrong_input, "%s:%d: %s\n  %s", \
-              __FILE__, __LINE__, #call, cublasLtGetStatusString(status_));                                          \
+#define CUBLAS_CHECK(call)                                                                                          \
+  do {                                                                                                              \
+    const cublasStatus_t status_ = (call);                                                                          \
+    if (status_ != CUBLAS_STATUS_SUCCESS)                                                                           \
+      fail_as(status_ == CUBLAS_STATUS_EXECUTION_FAILED ? ExitCode::lost : ExitCode::unexpected, "%s:%d: %s\n  %s", \
+              __FILE__, __LINE__, #call, cublasLtGetStatusString(status_));                                         \
   } while (0)
 
 namespace {

@@ -114,6 +114,7 @@ void print_step(Setup& setup) {
   if (setup.resumed_from)
     if (const std::vector<int64_t> skipped = skipped_steps(setup.resumed_from->state()); !skipped.empty())
       console.item(setup.options.skip_spikes > 0 ? "" : "spikes", "until now " + describe_skipped(skipped));
+  if (!setup.left_out.empty()) console.item("left out", describe_bad_steps(setup.left_out));
   console.item("activations",
                describe_activations(settings.activations, setup.model.config, settings.fp8, setup.mesh.tensor_degree));
 }

@@ -248,7 +248,7 @@ void require_same_on_all_ranks(const std::string& read, Communicator& communicat
           "--resume: the ranks do not see the same files\n  the folder must be one that all machines share");
 }
 
-void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream) {
+void require_same_on_all_ranks(const std::optional<ResumePoint>& resume, Communicator& communicator, Stream& stream) {
   std::string found;
   for (const std::string& path : resume ? resume->checkpoints : std::vector<std::string>()) found += path + "\n";
   require_same_on_all_ranks(found + (resume ? resume->run_folder + "\n" + resume->stage : ""), communicator, stream);
@@ -288,7 +288,7 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
   return {};
 }
 
-std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
+std::string nothing_to_resume(const Options& options, const std::optional<ResumePoint>& resume,
                               const std::optional<Checkpoint>& start) {
   if (options.resume != "auto" || start || options.dry_run) return "";
   return format("--resume auto: no checkpoint in %s: %s%s", options.out.empty() ? "runs/latest" : options.out.c_str(),

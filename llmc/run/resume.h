@@ -71,7 +71,7 @@ std::string changed_tokenizer(const Checkpoint& checkpoint, const TextCodec& cod
 
 // Returns the remark of a --resume auto that begins without a checkpoint, "… no checkpoint in X: starts from the
 // beginning"; else "".
-std::string nothing_to_resume(const Options& options, const ResumePoint* resume,
+std::string nothing_to_resume(const Options& options, const std::optional<ResumePoint>& resume,
                               const std::optional<Checkpoint>& start);
 
 // Returns the command that continues the run in this folder, with the options of its machine. The run's options are in
@@ -84,7 +84,7 @@ std::string resume_command(const Ranks& ranks, const std::string& run_folder, co
 std::string make_room(const std::string& root, const std::vector<std::string>& refused);
 
 // Throws if the ranks have not found the same, for example because some of them do not see the folder.
-void require_same_on_all_ranks(const ResumePoint* resume, Communicator& communicator, Stream& stream);
+void require_same_on_all_ranks(const std::optional<ResumePoint>& resume, Communicator& communicator, Stream& stream);
 // The same for what they have read.
 void require_same_on_all_ranks(const std::string& read, Communicator& communicator, Stream& stream);
 

@@ -12,6 +12,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "llmc/base/error.h"
 #include "llmc/base/new_file.h"
@@ -49,22 +50,6 @@ bool happened_by(const std::string& line, int64_t step) {
 // The files that a start writes before its first step has ended.
 constexpr const char* kOfAStart[] = {"config.json", "run.json", "memory.txt", "tuning.json", "train.jsonl"};
 
-// Returns whether a run was started in this folder and finished no step.
-bool holds_only_a_start(const std::string& path) {
-  std::error_code error;
-  if (!fs::exists(path + "/train.jsonl", error)) return false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    const fs::path name = entry.path().filename();
-    const std::string whole = name.extension() == ".partial" ? name.stem() : name;
-    if (std::find(std::begin(kOfAStart), std::end(kOfAStart), whole) == std::end(kOfAStart)) return false;
-  }
-  std::ifstream log(path + "/train.jsonl");
-  std::string line;
-  while (std::getline(log, line))
-    if (!happened_by(line, 1) || Json::parse(line, "a line of train.jsonl").contains("loss")) return false;
-  return !error;
-}
-
 // Opens a file to append to it, or makes a new one; null on an error. A link is an error: whoever made it may mean
 // another's file.
 FILE* open_file(const std::string& path, bool is_new) {
@@ -93,7 +78,22 @@ Json starts_in(const std::string& path) {
   }
 }
 
-RunFolder::RunFolder(const std::string& out, const std::string& model) {
+bool RunFolder::holds_only_a_start(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path + "/train.jsonl", error)) return false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    const fs::path name = entry.path().filename();
+    const std::string whole = name.extension() == ".partial" ? name.stem() : name;
+    if (std::find(std::begin(kOfAStart), std::end(kOfAStart), whole) == std::end(kOfAStart)) return false;
+  }
+  std::ifstream log(path + "/train.jsonl");
+  std::string line;
+  while (std::getline(log, line))
+    if (!happened_by(line, 1) || Json::parse(line, "a line of train.jsonl").contains("loss")) return false;
+  return !error;
+}
+
+RunFolder::RunFolder(const std::string& out, const std::string& model, RunLock lock) {
   std::error_code error;
   bool takes = false;
   if (out.empty()) {
@@ -110,15 +110,17 @@ RunFolder::RunFolder(const std::string& out, const std::string& model) {
             path_.c_str());
     made_ = fs::create_directories(path_, error);
   }
-  REQUIRE(!error, "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
-          error.message().c_str());
-  const bool locked = open_log(!takes);
+  if (error)
+    fail_as(code_of_file_error(error.value(), ExitCode::not_saved),
+            "cannot make the run's folder %s: %s\n  choose another place with --out DIR", path_.c_str(),
+            error.message().c_str());
+  const bool locked = open_log(!takes, std::move(lock));
   REQUIRE(!takes || (locked && holds_only_a_start(path_)),
           "--out %s: a run was started there and has no step yet, and this file system does not tell whether it has "
           "ended\n  remove the folder, or name a new one",
           path_.c_str());
-  REQUIRE(!takes || ftruncate(fileno(log_.get()), 0) == 0, "cannot empty %s: %s", file("train.jsonl").c_str(),
-          strerror(errno));
+  REQUIRE_FILE(!takes || ftruncate(fileno(log_.get()), 0) == 0, not_saved, "cannot empty %s: %s",
+               file("train.jsonl").c_str(), strerror(errno));
 }
 
 void RunFolder::remove_start(const std::string& path, bool with_folder) {
@@ -151,10 +153,10 @@ void RunFolder::become_latest() const {
   if (error) unlink(link.c_str());
 }
 
-RunFolder RunFolder::reopen(const std::string& path) {
+RunFolder RunFolder::reopen(const std::string& path, RunLock lock) {
   RunFolder folder;
   folder.path_ = path;
-  folder.open_log(false);
+  folder.open_log(false, std::move(lock));
   folder.starts_ = starts_in(folder.file("run.json"));
   return folder;
 }
@@ -168,9 +170,9 @@ void RunFolder::roll_back(int64_t step) {
   for (std::string line; std::getline(lines, line);) (happened_by(line, step) ? kept : rolled_back) += line + "\n";
   if (!rolled_back.empty()) {
     const std::unique_ptr<FILE, Close> aside(open_file(set_aside, false));
-    REQUIRE(aside && fwrite(rolled_back.data(), 1, rolled_back.size(), aside.get()) == rolled_back.size() &&
-                fflush(aside.get()) == 0,
-            "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
+    REQUIRE_FILE(aside && fwrite(rolled_back.data(), 1, rolled_back.size(), aside.get()) == rolled_back.size() &&
+                     fflush(aside.get()) == 0,
+                 not_saved, "cannot write %s: %s\n  is the disk full?", set_aside.c_str(), strerror(errno));
     if (trained > step)
       moved_.push_back(trained == step + 1
                            ? format("step %lld has no checkpoint and is trained again", (long long)trained)
@@ -185,13 +187,15 @@ void RunFolder::roll_back(int64_t step) {
   }
 }
 
-bool RunFolder::open_log(bool is_new) {
-  log_.reset(open_file(file("train.jsonl"), is_new));
-  REQUIRE(log_, "cannot write %s: %s\n  choose another place with --out DIR", file("train.jsonl").c_str(),
-          strerror(errno));
+bool RunFolder::open_log(bool is_new, RunLock lock) {
+  FILE* const held = lock.release();
+  log_.reset(held ? held : open_file(file("train.jsonl"), is_new));
+  REQUIRE_FILE(log_, not_saved, "cannot write %s: %s\n  choose another place with --out DIR",
+               file("train.jsonl").c_str(), strerror(errno));
   const int result = flock(fileno(log_.get()), LOCK_EX | LOCK_NB);
-  REQUIRE(result == 0 || errno != EWOULDBLOCK,
-          "another process writes %s: its run has not ended\n  wait for it or end it", file("train.jsonl").c_str());
+  if (result != 0 && errno == EWOULDBLOCK)
+    fail_as(ExitCode::lost, "another process writes %s: its run has not ended\n  wait for it or end it",
+            file("train.jsonl").c_str());
   lock_for_readers(fileno(log_.get()));
   return result == 0;
 }
@@ -234,7 +238,8 @@ void RunFolder::log(Json line) {
 
 void RunFolder::require_there() const {
   struct stat written, found;
-  REQUIRE(fstat(fileno(log_.get()), &written) == 0, "cannot look at the log of %s: %s", path_.c_str(), strerror(errno));
+  REQUIRE_FILE(fstat(fileno(log_.get()), &written) == 0, not_saved, "cannot look at the log of %s: %s", path_.c_str(),
+               strerror(errno));
   const bool looked = stat(file("train.jsonl").c_str(), &found) == 0;
   if (looked ? found.st_dev == written.st_dev && found.st_ino == written.st_ino : errno != ENOENT && errno != ENOTDIR)
     return;

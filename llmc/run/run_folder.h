@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "llmc/base/json.h"
+#include "llmc/run/run_lock.h"
 
 // Returns the starts that a run.json tells, in the order of time; none if there is none that can be read.
 Json starts_in(const std::string& path);
@@ -24,12 +25,16 @@ class RunFolder {
  public:
   // Makes the folder. Throws if it cannot be made or written, or if it already holds files. A folder in which a run was
   // started and no step was finished is used again. Several runs that start at once get different folders.
-  RunFolder(const std::string& out, const std::string& model);
+  // `lock`: of `out`, if this process has taken it before.
+  RunFolder(const std::string& out, const std::string& model, RunLock lock = {});
+  // Returns whether a run was started in the folder and finished no step.
+  static bool holds_only_a_start(const std::string& path);
   // Removes what a start wrote into the folder `path`, unless a step was finished there. `with_folder` (the start made
   // the folder): also removes the folder, if it is empty then.
   static void remove_start(const std::string& path, bool with_folder);
-  // Opens the folder of a run that goes on. Throws if another process still runs there.
-  static RunFolder reopen(const std::string& path);
+  // Opens the folder of a run that goes on, with its lock if this process has taken it before. Throws if another
+  // process still runs there.
+  static RunFolder reopen(const std::string& path, RunLock lock = {});
   // Lines of train.jsonl about steps after `step` move to train.rolled-back.jsonl.
   void roll_back(int64_t step);
 
@@ -59,7 +64,8 @@ class RunFolder {
 
  private:
   RunFolder() = default;
-  bool open_log(bool is_new);  // returns whether the file is locked: some file systems have no locks
+  // Returns whether the file is locked: some file systems have no locks.
+  bool open_log(bool is_new, RunLock lock = {});
 
   struct Close {
     void operator()(FILE* f) const { fclose(f); }

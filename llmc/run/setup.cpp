@@ -1,10 +1,14 @@
 #include "llmc/run/setup.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <thread>
 #include <utility>
 
+#include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/data/chat_prompt.h"
@@ -14,17 +18,19 @@
 #include "llmc/run/context.h"
 #include "llmc/run/data_check.h"
 #include "llmc/run/description.h"
+#include "llmc/run/run_folder.h"
 #include "llmc/run/tuner.h"
 
 // The checkpoint is opened first, because it completes the options: they must be those of a checkpoint that is intact.
 Setup::Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
-             const ResumePoint* resume)
+             std::optional<ResumePoint> resume_point, const StopRequests* stop_requests)
     : command_line(command_line),
       ranks(ranks),
-      resume(resume),
+      resume(std::move(resume_point)),
       console(ranks.rank == 0, command_line.quiet),
       device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size)),
       communicator(make_communicator(device, ranks, command_line.rendezvous, command_line.comm_timeout)),
+      lock(take_lock(stop_requests)),
       resumed_from(open_checkpoint()),
       stages(open_stages()),
       requested(complete_options(arguments)),
@@ -53,6 +59,43 @@ Setup::Setup(const Options& command_line, const std::vector<std::string>& argume
   REQUIRE(options.trace.empty() || (options.trains() && settings.steps > traced_step()),
           "--trace %s: it is written of the third step that a run trains, or with --dry-run --nodes",
           options.trace.c_str());
+}
+
+// A run that goes on, or begins where one has only started, waits until nobody else writes in its folder. The process
+// that wrote there until now may have saved a checkpoint meanwhile.
+RunLock Setup::take_lock(const StopRequests* stop_requests) {
+  RunLock lock;
+  const bool reopens = resume && !resume->run_folder.empty();
+  const std::string folder = reopens ? resume->run_folder : command_line.out;
+  if (!command_line.trains() || command_line.dry_run || folder.empty()) return lock;
+  Stream stream(device, "lock");
+  const auto is_first_to_come = [&] {
+    return ranks.rank != 0 || (!reopens && !RunFolder::holds_only_a_start(folder)) || lock.take(folder);
+  };
+  if (broadcast_number(*communicator, stream, is_first_to_come())) return lock;
+  const double begin = seconds(), end = begin + command_line.lock_timeout;
+  const std::string holder = ranks.rank == 0 ? last_process(folder) : "";
+  if (ranks.rank == 0 && command_line.lock_timeout > 0)
+    print_error(format("another process writes %s/train.jsonl: waiting up to %s for it (--lock-timeout)%s%s",
+                       folder.c_str(), human_duration(command_line.lock_timeout).c_str(), holder.empty() ? "" : "\n  ",
+                       holder.c_str()));
+  bool stopped = false, taken = false;
+  work_with_heartbeats(*communicator, stream, [&] {
+    while (ranks.rank == 0 && !taken && !stopped && seconds() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      stopped = stop_requests && stop_requests->any();
+      taken = !stopped && lock.take(folder);
+    }
+  });
+  if (broadcast_number(*communicator, stream, stopped))
+    throw Stopped(format("asked to stop, while another process wrote %s: nothing was trained", folder.c_str()));
+  if (!broadcast_number(*communicator, stream, taken))
+    fail_as(ExitCode::lost, "another process writes %s/train.jsonl: its run has not ended\n  wait for it or end it%s",
+            folder.c_str(), broadcast_text(*communicator, stream, holder.empty() ? "" : "; " + holder).c_str());
+  console.line(
+      format("%s is free after %s: going on there", folder.c_str(), human_duration(seconds() - begin).c_str()));
+  if (reopens) resume = ResumePoint::find(command_line);
+  return lock;
 }
 
 std::optional<Checkpoint> Setup::open_checkpoint() {
@@ -192,6 +235,7 @@ static std::string raised_rate(const Checkpoint& resumed_from, const RunSettings
 // Decides which tokens each step sees. Throws if the run goes on and its data is not what it was.
 void Setup::open_sampler() {
   sampler.emplace(data.train, settings.T, seed_of_stage(uint64_t(options.seed), stages.size() - 1));
+  leave_out_samples();
   std::vector<int64_t> windows;
   for (int i = 0; i < int(data.train.size()); ++i) {
     windows.push_back(sampler->sequences_per_epoch(i));
@@ -221,6 +265,20 @@ void Setup::open_sampler() {
   const std::string change =
       begins_stage() ? raised_rate(*resumed_from, settings) : changed_rate(*resumed_from, settings);
   if (!change.empty()) console.warning(change);
+}
+
+// What the checkpoint leaves out of this stage stays so; --skip-bad-samples adds what ended the run since.
+void Setup::leave_out_samples() {
+  if (resumed_from && !begins_stage()) left_out = bad_steps_of(resumed_from->state().at("left_out"));
+  if (command_line.skip_bad_samples && resume && !resume->run_folder.empty()) {
+    std::string text;
+    if (const std::string path = resume->run_folder + "/bad_samples.json";
+        ranks.rank == 0 && std::filesystem::exists(path))
+      text = Json::read(path).dump();
+    Stream stream(device, "left out");
+    add_bad_steps(left_out, broadcast_text(*communicator, stream, text), stages.back().name, first_step());
+  }
+  sampler->leave_out(left_out);
 }
 
 // Throws if no sequence of the source has a label in the run. A training usually finds one in its first sequence.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,11 @@
 #include "llmc/predict/planner.h"
 #include "llmc/run/evaluation.h"
 #include "llmc/run/export_folder.h"
+#include "llmc/run/interrupt.h"
 #include "llmc/run/model_source.h"
 #include "llmc/run/resume.h"
 #include "llmc/run/run_data.h"
+#include "llmc/run/run_lock.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/settings.h"
 
@@ -32,10 +35,11 @@
 struct Setup {
   const Options command_line;  // those of the command line and its --config
   const Ranks& ranks;
-  const ResumePoint* const resume;  // null: the run starts anew
+  std::optional<ResumePoint> resume;  // absent: the run starts anew
   Console console;
   Device device;
   std::unique_ptr<Communicator> communicator;
+  RunLock lock;                            // of the folder of a run that goes on, until it is opened; on the first rank
   std::vector<std::string> refused;        // checkpoints newer than `resumed_from`, which cannot be read
   std::optional<Checkpoint> resumed_from;  // of a --dry-run, its shares are not read; absent: the run starts anew
   std::vector<TrainingStage> stages;       // of the training, up to this run's; see training_stage.h
@@ -53,6 +57,7 @@ struct Setup {
   std::string prompt_from;         // "held-out" or "training", if the prompt is from that data
   std::vector<int> ends;           // tokens that end a sample: the model's, and those between the data's documents
   std::optional<Sampler> sampler;  // only in a training
+  std::vector<BadStep> left_out;   // those of this stage whose samples the sampler leaves out
   std::optional<DataIdentity> identity;  // only in a training
   std::vector<std::string> changes;      // what is not as it was in `resumed_from`, one sentence each
   // On the first rank, of each source that has masks: of how many tokens the loss counts, a sentence.
@@ -63,9 +68,10 @@ struct Setup {
 
   // Opens and decides all of it; `command_line` are the options of these `arguments`. All ranks call. Throws, with what
   // to do about it, on options that contradict each other, the model or the data, and on a checkpoint that the run
-  // cannot go on from. `ranks` and `resume` must outlive this object.
+  // cannot go on from. Throws Stopped if `stop_requests` (null: none are heard) end the wait for the lock of the run's
+  // folder. `ranks` must outlive this object.
   Setup(const Options& command_line, const std::vector<std::string>& arguments, const Ranks& ranks,
-        const ResumePoint* resume);
+        std::optional<ResumePoint> resume, const StopRequests* stop_requests = nullptr);
   Setup(const Setup&) = delete;
 
   // The stage that this run begins; "" if it begins none. --resume auto begins one only if the run had begun it and
@@ -81,7 +87,13 @@ struct Setup {
   std::string source_name(int source) const { return data.train[size_t(source)].name; }  // of training data
   std::string data_description() const;  // of a training's data, in one line
 
+  // Thrown by all ranks; a sentence.
+  struct Stopped : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+
  private:
+  RunLock take_lock(const StopRequests* stop_requests);
   std::optional<Checkpoint> open_checkpoint();
   std::vector<TrainingStage> open_stages();
   Options complete_options(const std::vector<std::string>& arguments);
@@ -91,6 +103,7 @@ struct Setup {
   void choose_settings();
   void plan_snapshot_if_it_fits();
   void open_sampler();
+  void leave_out_samples();
   void require_labels(int source) const;
   void prepare_evaluation();
   void measure_held_out();

@@ -15,6 +15,7 @@
 #include "llmc/device/versions.h"
 #include "llmc/kernels/matmul.h"
 #include "llmc/run/banner.h"
+#include "llmc/run/run_lock.h"
 #include "llmc/tokenizer/pattern.h"
 
 namespace {
@@ -111,6 +112,7 @@ Json start_record(int64_t first_step, const std::string& from, const std::string
       .set("command", command())
       .set("launcher", ranks.how)
       .set("ranks", ranks.size)
+      .set("process", this_process())
       .set("hosts", hosts_json(of_ranks))
       .set("commit", kBuildCommit)
       .set("built", built())

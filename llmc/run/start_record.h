@@ -13,7 +13,8 @@ std::string version_text();
 
 // Returns an entry of "starts" in run.json: when the program was started (UTC), after which step it goes on, by which
 // command and launcher, from which commit it was built, with which libraries and GPU driver, and on which hosts. The
-// environment is left out, since it may hold secrets. All ranks call.
+// environment is left out, since it may hold secrets. "process" is the one that writes the run's folder
+// (this_process()). All ranks call.
 Json start_record(int64_t first_step, const std::string& from, const std::string& stage, const Ranks& ranks,
                   const DeviceInfo& device, Communicator& communicator, Stream& stream);
 

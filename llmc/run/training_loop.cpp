@@ -5,6 +5,7 @@
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
+#include "llmc/base/new_file.h"
 #include "llmc/base/text.h"
 #include "llmc/device/replay.h"
 #include "llmc/memory/reserve.h"
@@ -87,18 +88,18 @@ void TrainingLoop::open_folder() {
       start_record(setup_.first_step(), from, setup_.stage_name(), ranks, setup_.device.info(), communicator, stream);
   if (ranks.rank == 0) {
     if (reopens) {
-      folder_ = RunFolder::reopen(setup_.resume->run_folder);
+      folder_ = RunFolder::reopen(setup_.resume->run_folder, std::move(setup_.lock));
       setup_.resume->require_newest();
       folder_->roll_back(setup_.first_step());
     } else {
-      folder_.emplace(options_.out, config.name), unfinished_folder_ = folder_->path(),
-                                                  made_folder_ = folder_->was_made();
+      folder_.emplace(options_.out, config.name, std::move(setup_.lock));
+      unfinished_folder_ = folder_->path(), made_folder_ = folder_->was_made();
     }
     for (const std::string& what : folder_->moved()) console_.line(what);
-    folder_->write_about(options_json(setup_.requested, Scope::machine),
-                         run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_,
-                                   options_.fp8, config, setup_.codec, tokens_of(setup_.data.train), setup_.stages),
-                         start, trainer_.plan().table());
+    Json facts = run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_, options_.fp8,
+                           config, setup_.codec, tokens_of(setup_.data.train), setup_.stages);
+    facts.set("left_out", to_json(setup_.left_out));
+    folder_->write_about(options_json(setup_.requested, Scope::machine), facts, start, trainer_.plan().table());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
   run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
@@ -244,21 +245,42 @@ void TrainingLoop::wait_for_all_steps() {
   while (finished_ < enqueued_) wait_for_oldest_step();
 }
 
-// Saves the state after the steps that are done, unless it was saved already. The steps that are under way are held.
-void TrainingLoop::save_at_halt(int64_t under_way) {
+// Saves the state after the steps that are done, unless it was saved already, or if this start has made no update: the
+// last one was made in step `learnt`. The steps that are under way are held.
+void TrainingLoop::save_at_halt(int64_t under_way, int64_t learnt) {
   for (; under_way > 0; --under_way) checkpointer_->take_flags(trainer_.wait_for_step().flags);
   if (checkpointer_->waits_for_state()) checkpointer_->forget();
   checkpointer_->finish();
-  const bool is_new = finished_ > std::max(setup_.first_step(), checkpointer_->saved_step());
+  const bool is_new = learnt > setup_.first_step() && finished_ > checkpointer_->saved_step();
   // What halted the run may be met again from there, so that an earlier checkpoint is worth more.
   if (is_new && options_.checkpoint_on_signal) checkpointer_->save(finished_, checkpoint_state(), false);
   report_checkpoints();
 }
 
+// Writes into the run's folder which samples the steps first+1 to `end` have trained on, for a start that leaves them
+// out. Returns how such a start is made. A run whose first step fails leaves nothing.
+std::string TrainingLoop::record_bad_steps(int64_t first, int64_t end, const std::string& why) {
+  if (!unfinished_folder_.empty()) return "";
+  std::vector<BadStep> steps = setup_.left_out;
+  for (int64_t step = first; step < end; ++step)
+    steps.push_back({setup_.stages.back().name, step + 1, why,
+                     setup_.sampler->numbers_of(setup_.step_of_stage(step) * settings_.G, settings_.G)});
+  try {
+    if (folder_)
+      write_file(folder_->file("bad_samples.json"), Json::object().set("steps", to_json(steps)).dump(2) + "\n");
+  } catch (const Error& error) {
+    console_.warning(error.what());
+  }
+  return format(", unless --skip-bad-samples leaves out %s samples", end - first == 1 ? "its" : "their");
+}
+
 // Ends the run at a step that is not finite. Saves the state before it, and runs the step again to say where it went
 // wrong.
 void TrainingLoop::end_not_finite(const StepReport& report) {
-  save_at_halt(enqueued_ - finished_ - 1);
+  save_at_halt(enqueued_ - finished_ - 1, finished_);
+  const std::string loss = plain_number(report.loss), norm = plain_number(report.grad_norm);
+  const std::string way_round = record_bad_steps(
+      finished_, finished_ + 1, format("not finite: loss %s, gradient norm %s", loss.c_str(), norm.c_str()));
   console_.line(
       format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
   fill_batch(finished_);
@@ -273,17 +295,20 @@ void TrainingLoop::end_not_finite(const StepReport& report) {
   fail_as(ExitCode::not_finite,
           "step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
           "those after step %lld\n  %s%s\n  %s",
-          (long long)report.step, plain_number(report.loss).c_str(), plain_number(report.grad_norm).c_str(),
-          (long long)finished_, checkpointer_->what_remains().c_str(),
-          checkpointer_->newest().empty() ? "" : ": from there the run meets this step again", found.c_str());
+          (long long)report.step, loss.c_str(), norm.c_str(), (long long)finished_,
+          checkpointer_->what_remains().c_str(),
+          checkpointer_->newest().empty() ? "" : (": from there the run meets this step again" + way_round).c_str(),
+          found.c_str());
 }
 
 // Ends the run after --bad-steps-limit spikes in a row. Saves the state after them, and says which sequence of the last
 // one stands out.
 void TrainingLoop::end_bad_steps(const StepResult& result) {
-  save_at_halt(enqueued_ - finished_);
   int64_t first = finished_;
   for (size_t i = skipped_.size(); i > 0 && skipped_[i - 1] == first; --i) --first;
+  save_at_halt(enqueued_ - finished_, first);
+  const std::string way_round =
+      record_bad_steps(first, finished_, format("one of %lld spikes in a row", (long long)(finished_ - first)));
   console_.line(
       format("running step %lld again, with fewer and fewer of its sequences, to find the one that stands out",
              (long long)finished_));
@@ -305,7 +330,7 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
       (long long)first, checkpointer_->what_remains().c_str(),
       checkpointer_->newest().empty()            ? ""
       : checkpointer_->saved_step() == finished_ ? ": from there the run goes on with the next step"
-                                                 : ": from there the run meets these steps again",
+                                                 : (": from there the run meets these steps again" + way_round).c_str(),
       found.c_str());
 }
 
@@ -405,7 +430,9 @@ Json TrainingLoop::checkpoint_state() const {
       .set("data_identity", setup_.ranks.rank == 0 ? setup_.identity->json() : Json())
       .set("weights_loaded", setup_.model.loaded)
       .set("tokenizer", setup_.tokenizer)
-      .set("windows", setup_.source_name(0).empty() ? kWindows : kMixture)
+      .set("windows",
+           std::string(setup_.source_name(0).empty() ? kWindows : kMixture) + (setup_.left_out.empty() ? "" : kLeftOut))
+      .set("left_out", to_json(setup_.left_out))
       .set("optimizer_steps", trainer_.updates())
       .set("stages", to_json(setup_.stages))
       .set("skipped_steps", Json::Array(skipped_.begin(), skipped_.end()))
@@ -430,6 +457,7 @@ void TrainingLoop::report_end(int64_t steps, bool exported) {
   if (settings_.sample_every && steps == settings_.steps) report_sample("after training", steps);
   if (steps > 0) console_.line(speed_of(steps));
   if (!skipped_.empty()) console_.line(describe_skipped(skipped_));
+  if (!setup_.left_out.empty()) console_.line("left out: " + describe_bad_steps(setup_.left_out));
   if (folder_) console_.line("the run is in " + folder_->path());
   if (folder_ && exported && setup_.data.chat)
     console_.line(format("talk to it: ./train_llama --model %s --sample-only --quiet --chat --prompt 'Who are you?'",

@@ -60,7 +60,8 @@ class TrainingLoop {
   void fill_batch(int64_t step);
   void wait_for_oldest_step();
   void wait_for_all_steps();
-  void save_at_halt(int64_t under_way);
+  void save_at_halt(int64_t under_way, int64_t learnt);
+  std::string record_bad_steps(int64_t first, int64_t end, const std::string& why);
   [[noreturn]] void end_not_finite(const StepReport& report);
   [[noreturn]] void end_bad_steps(const StepResult& result);
   void report_first_step();

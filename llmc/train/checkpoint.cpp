@@ -68,10 +68,12 @@ Json write_checked(const std::string& path, const std::string& text, Disk& disk)
 }
 
 void require_done(int result, const char* verb, const std::string& path) {
-  REQUIRE(result == 0, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
+  REQUIRE_FILE(result == 0, not_saved, "cannot %s %s: %s", verb, path.c_str(), strerror(errno));
 }
 
-[[noreturn]] void cannot_read(const std::string& file) { fail("cannot read %s: %s", file.c_str(), strerror(errno)); }
+void require_read(bool done, const std::string& file) {
+  REQUIRE_FILE(done, lost, "cannot read %s: %s", file.c_str(), strerror(errno));
+}
 
 // Throws unless the file has the bytes that its entry in the manifest names.
 void require_size(const std::string& file, const Json& entry) {
@@ -101,7 +103,9 @@ int64_t step_of(const std::string& name) {
 bool is_there(const fs::path& path) {
   std::error_code error;
   const bool there = fs::exists(path, error);
-  REQUIRE(!error, "cannot look for %s: %s", path.c_str(), error.message().c_str());
+  if (error)
+    fail_as(code_of_file_error(error.value(), ExitCode::lost), "cannot look for %s: %s", path.c_str(),
+            error.message().c_str());
   return there;
 }
 
@@ -122,7 +126,9 @@ void for_folders_in(const std::string& root, F&& f) {
       "link, or choose the disk by --out",
       root.c_str());
   fs::directory_iterator entries(root, error);
-  REQUIRE(!error, "cannot look for checkpoints in %s: %s", root.c_str(), error.message().c_str());
+  if (error)
+    fail_as(code_of_file_error(error.value(), ExitCode::lost), "cannot look for checkpoints in %s: %s", root.c_str(),
+            error.message().c_str());
   for (; !error && entries != fs::directory_iterator(); entries.increment(error))
     if (is_own_folder(entries->path())) f(entries->path());
 }
@@ -168,7 +174,7 @@ void require_renamed(const std::string& path, const Json& files, Disk& disk) {
   Checksum manifest;
   const std::string file = path + "/manifest.json";
   const auto add = [&](const void* data, size_t bytes) { manifest.add(data, bytes); };
-  if (disk.read_back(file, add) != 0) cannot_read(file);
+  require_read(disk.read_back(file, add) == 0, file);
   require_checksum(file, manifest, files.at("manifest.json").get_string("xxh64"));
 }
 
@@ -365,11 +371,11 @@ void Checkpoint::verify(int file) const {
   require_size(f.path, f.entry);
   // Reads the file and not the mapping: there, a disk that cannot read would raise a signal (SIGBUS), not an error.
   const std::unique_ptr<FILE, int (*)(FILE*)> opened(fopen(f.path.c_str(), "rb"), fclose);
-  if (!opened) cannot_read(f.path);
+  require_read(bool(opened), f.path);
   Checksum checksum;
   std::vector<char> bytes(size_t(4) << 20);
   for (size_t n; (n = fread(bytes.data(), 1, bytes.size(), opened.get())) > 0;) checksum.add(bytes.data(), n);
-  if (ferror(opened.get())) cannot_read(f.path);
+  require_read(!ferror(opened.get()), f.path);
   require_checksum(f.path, checksum, f.entry.get_string("xxh64"));
 }
 

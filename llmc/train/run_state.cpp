@@ -1,5 +1,9 @@
 #include "llmc/train/run_state.h"
 
+#include <string_view>
+
+#include "llmc/data/bad_samples.h"
+
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,
                int64_t data_tokens) {
   Json saved = options_json(options, Scope::run);
@@ -32,7 +36,10 @@ Json known_state(Json state) {
           "%s is of version %lld, and this program reads version %lld alone\n  an earlier train_llama wrote this "
           "checkpoint: go on with that one",
           state.where().c_str(), (long long)version, (long long)kStateVersion);
-  const std::string& windows = state.get_string("windows");
+  if (!state.contains("left_out")) state.set("left_out", Json::array());
+  std::string windows = state.get_string("windows");
+  const bool leaves_out = !bad_steps_of(state.at("left_out")).empty();
+  if (leaves_out && windows.ends_with(kLeftOut)) windows.resize(windows.size() - std::string_view(kLeftOut).size());
   REQUIRE(
       windows == kWindows || windows == kMixture,
       "%s: the data is cut into sequences by the rule \"%s\"\n  this program knows \"%s\" and \"%s\": go on with the "

@@ -15,7 +15,10 @@
 //                              chose for "auto"
 //   data, data_identity        a sentence about the data; what it is recognised by (data_identity.h), with the rule of
 //                              its documents
-//   windows                    how the data is split into sequences: kWindows or kMixture
+//   windows                    how the data is split into sequences: kWindows or kMixture, and kLeftOut after it if the
+//                              stage has left out samples; an earlier program then refuses the checkpoint
+//   left_out                   the steps of this stage whose samples are left out (bad_samples.h); an earlier program lacks
+//                              them
 //   tokenizer                  file: where tokenizer.json was when the run began; xxh64: its checksum ("" for both
 //                              without one); document_token: what begins a text that is tokenized (null: nothing)
 //   tuning                     the chosen algorithms of products, or null
@@ -34,7 +37,7 @@
 
 inline constexpr int64_t kStateVersion = 1;
 // The rules of sampler.h: of one source without a name, and of the named sources of a mixture.
-inline constexpr const char *kWindows = "concatenation", *kMixture = "mixture";
+inline constexpr const char *kWindows = "concatenation", *kMixture = "mixture", *kLeftOut = ", some left out";
 
 // Returns the keys of a checkpoint that follow from options, settings and model. The training loop adds the others.
 Json run_state(int64_t step, int ranks, const Options& options, const RunSettings& settings, const ModelConfig& model,

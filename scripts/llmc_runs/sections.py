@@ -84,6 +84,10 @@ def figures(page):
     if skipped := [line.step for line in page.lines if line.skipped]:
         last = ("…, " if len(skipped) > 8 else "") + ", ".join(map(str, skipped[-8:]))
         cells["skipped"] = f"{len(skipped)}<small>step {last}</small>"
+    if left_out := page.run.facts().get("left_out"):
+        ranges = [f"{first} to {last}" for bad in left_out for first, last in bad["samples"]]
+        steps = ", ".join(str(bad["step"]) for bad in left_out[-8:])
+        cells["left out"] = f"samples {', '.join(ranges[-8:])}<small>step {steps}</small>"
     if wrong := [line.step for line in page.lines if not all(map(np.isfinite, line.scalars.values()))]:
         cells["not finite"] = f'<span class="bad">step {wrong[0]}</span><small>{len(wrong)} lines</small>'
     return cells
