@@ -160,6 +160,20 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
       {"ended, and no collective is slower than one before", Proxy::ended, {60, 60}, {3}, {6}, "", 1e9},
       {"one rank computes for long", Proxy::none, {60, 4}, quick, {9}, "", 1e9},
   };
+  // Rank 1 is silent for a moment, when rank 0 has waited for longer than a rank may be silent.
+  const Process blinks([] {
+    Watchdog zero(rank_of(0, 2), {60, 6});
+    Heartbeat one(1, 2, 6);
+    one.connect(zero.address());
+    const Watchdog::Call call(zero, "a split");
+    const auto live = [&, start = seconds()](double until) {
+      while (seconds() - start < until) one.exchange(0, 0), sleep_for(0.1);
+    };
+    live(8);
+    sleep_for(2.5);
+    live(11.5);
+    _exit(0);
+  });
   std::vector<Process> processes;
   const double start = seconds();
   for (const Run& run : runs)
@@ -195,6 +209,9 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
     else says(said, "all_gather (here.cpp:7), collective 11 of this run", run.says);
     CHECK(seconds() - start < run.at_most);
   }
+  int code = 0;
+  CHECK(blinks.ended(code) == "");
+  CHECK(code == 0);
   patient.exchange(0, 0);
   CHECK(!is_open(stranger));
   close(stranger);

@@ -74,17 +74,17 @@ std::string file_of(const std::string& path, int rank) { return path + ".rank" +
 // often: thousands of ranks start on one file system, which others use, too.
 constexpr double kLooksPerSecond = 400;
 
-// Waits between looks at files. With time they become rarer, down to one a second: who waits for a machine that is
-// late starts a little later still.
+// Pauses between looks at files. With time the looks become rarer, down to one a second: who waits for a machine that
+// is late starts a little later still.
 class Looks {
  public:
   explicit Looks(double timeout_seconds) : timeout_seconds_(timeout_seconds) {}
   bool in_time() const { return waited() <= timeout_seconds_; }
   // The caller is one of `lookers`, and looks at one file of `files` at a time.
-  void wait(double lookers, double files = 1) const {
-    const double pause = std::max(lookers / kLooksPerSecond, std::min(1., waited() / 20) / files);
+  void pause(double lookers, double files = 1) const {
+    const double time = std::max(lookers / kLooksPerSecond, std::min(1., waited() / 20) / files);
     const double left = std::max(timeout_seconds_ - waited(), 0.);
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(pause, left)));
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(time, left)));
   }
 
  private:
@@ -103,7 +103,7 @@ std::vector<int> look_at_all(const std::string& path, int size, double timeout_s
     const double files = double(missing.size());
     std::erase_if(missing, [&](int r) {
       const bool came = taken(r, read_words(file_of(path, r)));
-      if (!came) looks.wait(1, files);
+      if (!came) looks.pause(1, files);
       return came;
     });
   }
@@ -173,7 +173,7 @@ std::vector<std::string> ask(const std::string& path, int rank, int size, const 
   double lookers = rank;
   while (!look()) {
     if (!looks.in_time()) fail_as_late();
-    looks.wait(std::exchange(lookers, size));
+    looks.pause(std::exchange(lookers, size));
   }
   return words;
 }

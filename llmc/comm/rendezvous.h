@@ -13,6 +13,6 @@
 // another name and renamed, so it appears whole. Rank 0 removes all files at the end.
 //
 // All ranks together open rank 0's file some hundreds of times a second, and rank 0 theirs: few ranks meet within
-// milliseconds, and thousands within half a minute.
+// milliseconds, and thousands within a minute.
 std::vector<std::string> rendezvous(const std::string& path, int rank, int size, const std::string& words,
                                     double timeout_seconds);
