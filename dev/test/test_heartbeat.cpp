@@ -2,6 +2,8 @@
 // connections cost little
 #include "llmc/comm/heartbeat.h"
 
+#include <sys/resource.h>
+
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -182,6 +184,19 @@ TEST_CASE("rank 0 takes only so much at a time of what a rank sends") {
   sleep_for(0.05);
   CHECK(zero.exchange(0, 0).most_done == 127);
   CHECK(zero.exchange(0, 0).most_done == 255);
+}
+
+TEST_CASE("rank 0 does not listen if the ranks would take the files that others need, and warns") {
+  int code = 0;
+  const std::string said = ended(
+      [] {
+        const rlimit limit{300, 300};
+        setrlimit(RLIMIT_NOFILE, &limit);
+        _exit(Heartbeat(0, 100, 0).address() != "" && Heartbeat(0, 200, 0).address() == "" ? 7 : 0);
+      },
+      code);
+  CHECK(code == 7);
+  says(said, "warning: this process may not open the 264 files of the ranks' heartbeats");
 }
 
 TEST_CASE("rank 0 listens on the interface that is named, else where NCCL starts, and on the loopback") {

@@ -19,6 +19,8 @@
 #include <utility>
 
 #include "llmc/base/clock.h"
+#include "llmc/base/error.h"
+#include "llmc/base/printable.h"
 
 namespace {
 
@@ -104,12 +106,15 @@ std::string own_loopback() {
   return boot + std::string(network, n > 0 ? size_t(n) : 0);
 }
 
-// Lets this process open `count` files more than it might before, if the system allows it.
-void allow_files(rlim_t count) {
+// Lets this process open `count` files more than it might before. Returns false if the system forbids it, and too few
+// would be left for others, such as NCCL's connections.
+bool allow_files(rlim_t count) {
+  constexpr rlim_t kOthers = 128;
   rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
   limit.rlim_cur = std::min(limit.rlim_cur + count, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur >= count + kOthers;
 }
 
 }  // namespace
@@ -163,6 +168,11 @@ void Heartbeat::leave(int64_t how) {
 // Ranks of this machine reach the loopback, whatever the other interface is. For the others it leads elsewhere, so its
 // address is followed by "@" and what names it.
 void Heartbeat::listen() {
+  if (const rlim_t files = rlim_t(size_) + kMostUnproved; !allow_files(files))
+    return print_error(
+        format("warning: this process may not open the %zu files of the ranks' heartbeats: a lost rank is missed after "
+               "--comm-timeout alone\n  raise the limit: ulimit -Hn",
+               size_t(files)));
   backlog_ = std::max(size_, 1024);
   sockaddr_in own{};
   own.sin_family = AF_INET;
@@ -184,7 +194,6 @@ void Heartbeat::listen() {
     if (ntohl(host) >> 24 == IN_LOOPBACKNET) hosts += "@" + own_loopback();
   }
   if (listeners_.empty()) return;
-  allow_files(rlim_t(size_) + kMostUnproved);
   const uint64_t token = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
   token_ = token + kForm;
   address_ = std::to_string(token) + " " + std::to_string(ntohs(own.sin_port)) + hosts;
@@ -220,7 +229,8 @@ void Heartbeat::try_host(int64_t done) {
   close(c);
 }
 
-// From the first connection on, rank 0 is heard of: its machine has answered.
+// From the first connection on, rank 0 may become silent: its machine has answered. If it ends the connection without a
+// word, it is not rank 0, or has ended.
 void Heartbeat::await_connection(int milliseconds, int64_t done) {
   Connection& c = peers_[0];
   pollfd answered{c.socket, POLLOUT, 0};
@@ -231,7 +241,7 @@ void Heartbeat::await_connection(int milliseconds, int64_t done) {
   c.made = error == 0 || error == ECONNRESET;
   if (c.made) {
     possible_ = true, refused_since_ = -1;
-    if (!signs_[0].heard) signs_[0].heard = true, signs_[0].heard_at = clock_;
+    if (taken_since_ < 0) taken_since_ = clock_;
   }
   if (error == ECONNREFUSED) be_refused(done);
   if (error) close(c);
@@ -402,6 +412,7 @@ void Heartbeat::hear_rank_0() {
     c.since = seconds();
     signs_[0] = {told_.left, 0, clock_, true, false};
   }
+  if (!open && !c.known) taken_since_ = -1;
   if (!open) end(0);
   else if (seconds() - c.since > (c.known ? kNewConnectionSeconds : kPatience)) close(c);
   // The next exchange connects again.
@@ -411,13 +422,13 @@ void Heartbeat::hear_rank_0() {
 void Heartbeat::judge_rank_0() {
   news_ = told_;
   const Sign& zero = signs_[0];
-  const double silence = clock_ - zero.heard_at;
+  const double since = zero.heard ? zero.heard_at : taken_since_, silence = clock_ - since;
   if (zero.begun < 0) return;
   if (zero.gone) {
     news_.gone = {1, {0}};
     for (int i = 0; i < told_.gone.named(); ++i) news_.gone.add(told_.gone.first[i]);
     news_.gone.count = 1 + told_.gone.count;
-  } else if (zero.heard && silence > kSilentSeconds) {
+  } else if (since >= 0 && silence > kSilentSeconds) {
     news_.silent = {1, {0}};
     news_.silence = float(silence);
   }

@@ -52,8 +52,9 @@ class Heartbeat {
   };
 
   // Rank 0 listens at a port that the system chooses, and lets this process open as many more files as it may need for
-  // the ranks. If it cannot listen, nobody will be heard of. `silent_seconds` (0: no time) makes a silent rank a lost
-  // one, and so does it rank 0 if it refuses connections for so long and never took one.
+  // the ranks. If it cannot listen, nobody will be heard of; it warns if this is because of the files. `silent_seconds`
+  // (0: no time) makes a silent rank a lost one, and so does it rank 0 if it refuses connections for so long and never
+  // took one.
   Heartbeat(int rank, int size, double silent_seconds);
   ~Heartbeat() { leave(); }
   Heartbeat(const Heartbeat&) = delete;
@@ -126,5 +127,6 @@ class Heartbeat {
   uint16_t port_ = 0;
   // A connection to rank 0 is possible: one was made, or rank 0 is on this machine. If it now refuses, it has ended.
   bool possible_ = false;
-  double refused_since_ = -1;  // on clock_; below 0: it was not
+  // On clock_, and below 0 if it did not happen: when rank 0's machine took the first connection, and when it refused.
+  double taken_since_ = -1, refused_since_ = -1;
 };
