@@ -199,7 +199,8 @@ void run(const Ranks& ranks) {
   device.state().info.uuid = scenario == "same-gpu" ? "GPU-1" : format("GPU-%d", ranks.rank);
   if (trouble_at("off-here")) setenv("NCCL_WIN_ENABLE", "0", 1);
   const char* file = getenv("LLMC_TEST_RENDEZVOUS");
-  const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, file ? file : "", {.comm = 60, .silent = 4});
+  const std::unique_ptr<Communicator> all =
+      make_nccl_communicator(device, ranks, file ? file : "", {.comm = 60, .silent = 4});
   if (trouble_at("stopped")) {
     std::this_thread::sleep_for(std::chrono::seconds(2));  // until it was heard
     raise(SIGSTOP);

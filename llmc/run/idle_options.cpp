@@ -69,7 +69,8 @@ std::string unread_options(const Options& given) {
   constexpr std::string_view kNames =
       " tokenizer init out seed epochs eval-choices eval-format val-every val-tokens sample-every eval-keys "
       "prompt chat system sample-tokens temperature top-p export nvtx cuda-graphs quiet "
-      "checkpoint-on-signal comm-timeout silent-timeout rendezvous stop-after stage fp8-grad fp8-pow2-scales fp8-amax fp8-margin ";
+      "checkpoint-on-signal comm-timeout silent-timeout rendezvous stop-after stage fp8-grad fp8-pow2-scales fp8-amax "
+      "fp8-margin ";
   std::string list;
   for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
