@@ -103,6 +103,7 @@ TEST_CASE("a rank that ends is gone, unless it takes leave") {
   calls.ranks[2] = nullptr;  // takes leave
   calls.exchange();
   CHECK(calls.news(1).gone.count == 0);
+  CHECK(calls.news(1).begun.number == 10);
   int code = 0;
   const std::string address = calls.ranks[0]->address();
   ended(
