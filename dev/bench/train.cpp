@@ -285,7 +285,8 @@ void set_weights(Trainer& trainer, const ModelSource& model, const Options& opti
 void run(const Arguments& a, const Ranks& ranks) {
   Options options = a.options;
   Device device(ranks.local_rank, CpuBackend::from_environment(ranks.local_size));
-  const auto communicator = make_communicator(device, ranks, options.rendezvous, options.comm_timeout);
+  const auto communicator =
+      make_communicator(device, ranks, options.rendezvous, {options.comm_timeout, options.silent_timeout});
   const Mesh mesh = Mesh::create(ranks.size, ranks.rank, 1, 1, int(options.hybrid_shard_degree));
   if (a.fit) {  // all ranks: as many as fit the smallest device
     const size_t room = MemoryLimits::here(options, device.info(), ranks.local_size).device;

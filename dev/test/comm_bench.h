@@ -23,7 +23,7 @@ struct Bench {
   Bench(const Ranks& ranks, double timeout_seconds = 60)
       : ranks(ranks),
         device(ranks.local_rank, backend(ranks)),
-        communicator(make_communicator(device, ranks, rendezvous_file(), timeout_seconds)),
+        communicator(make_communicator(device, ranks, rendezvous_file(), {.comm = timeout_seconds})),
         compute(device, "compute"),
         communication(device, "communication") {}
 

@@ -9,6 +9,7 @@
 #include "llmc/comm/cuda_nccl_communicator.cpp"
 
 #include <mpi.h>
+#include <signal.h>
 
 #include <chrono>
 #include <cstdio>
@@ -198,7 +199,12 @@ void run(const Ranks& ranks) {
   device.state().info.uuid = scenario == "same-gpu" ? "GPU-1" : format("GPU-%d", ranks.rank);
   if (trouble_at("off-here")) setenv("NCCL_WIN_ENABLE", "0", 1);
   const char* file = getenv("LLMC_TEST_RENDEZVOUS");
-  const std::unique_ptr<Communicator> all = make_nccl_communicator(device, ranks, file ? file : "", 60);
+  const std::unique_ptr<Communicator> all =
+      make_nccl_communicator(device, ranks, file ? file : "", {.comm = 60, .silent = 4});
+  if (trouble_at("stopped")) {
+    std::this_thread::sleep_for(std::chrono::seconds(2));  // until it was heard
+    raise(SIGSTOP);
+  }
   const std::unique_ptr<Communicator> group = all->split({0, 1});
   check(ctas_of_group == (getenv("NCCL_HOSTID") ? NCCL_CONFIG_UNDEF_INT : 16), "CTAs of a group within a node");
   {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: NCCL's memory and windows: what fails on one rank ends all, and names the way round; a group of collectives is one
 # launch, and so is an all_to_all; NCCL takes fewer multiprocessors for ranks of one node;
-# a wait leaves no error of CUDA; ranks on one GPU are refused
+# a wait leaves no error of CUDA; ranks on one GPU are refused; a rank that is stopped is named
 #
 # NCCL and CUDA are a stand-in (nccl.cpp): what NCCL itself does in these cases is not seen.
 set -euo pipefail
@@ -43,6 +43,12 @@ refused "the second message of an all_to_all fails on rank 1, and its group is e
 check "NCCL's failure ends as that of a lost rank" exits 5 ranks 2 "$nccl" group 1
 check "a GPU's failure does, too" exits 5 ranks 2 "$nccl" gpu 1
 check "  with its error" grep -qF "cudaEventRecord(event, stream)" "$scratch/out.txt"
+for n in 0 1; do
+  check "rank $n is stopped before a collective" exits 5 ranks 2 "$nccl" stopped $n
+  check "  the other one names it, before --comm-timeout" grep -qx "error on .*all_reduce_sum: waits in vain for rank $n" \
+    "$scratch/out.txt"
+  check "  and says why" grep -q "^  silent for" "$scratch/out.txt"
+done
 check "a wrong call of CUDA is no failure of the GPU" exits 1 ranks 2 "$nccl" call 1
 
 export LLMC_TEST_RENDEZVOUS=$scratch/meet WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1

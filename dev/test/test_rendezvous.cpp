@@ -1,17 +1,21 @@
-// Covers: ranks without MPI find each other through a file, whatever an earlier run left there; which GPU a rank takes,
-// and that no two take the same; how many ranks of a Slurm job are on a node; NCCL starts with NVLS off, unless the
-// user has asked for it
+// Covers: ranks without MPI find each other through a file, whatever an earlier run left there, and thousands of them
+// open it some hundreds of times a second; which GPU a rank takes, and that no two take the same; how many ranks of a
+// Slurm job are on a node; NCCL starts with NVLS off, unless the user has asked for it
 #include "llmc/comm/rendezvous.h"
 
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
+#include <map>
 #include <thread>
 #include <vector>
 
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
+#include "llmc/base/clock.h"
 #include "llmc/comm/backends.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/gpu_choice.h"
@@ -49,6 +53,30 @@ std::vector<std::string> meet(const TemporaryFolder& folder, const std::string& 
   for (std::thread& thread : threads) thread.join();
   return heard;
 }
+
+// Counts how often each file of a folder is opened. The system reports equal events that follow each other once, so it
+// also reports when a file is closed.
+class Opens {
+ public:
+  explicit Opens(const std::string& folder) : events_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    REQUIRE(inotify_add_watch(events_, folder.c_str(), IN_OPEN | IN_CLOSE) >= 0, "no inotify");
+  }
+  ~Opens() { close(events_); }
+  std::map<std::string, int> taken() const {
+    std::map<std::string, int> opens;
+    alignas(inotify_event) char bytes[4096];
+    for (ssize_t n; (n = read(events_, bytes, sizeof bytes)) > 0;)
+      for (const char* at = bytes; at < bytes + n;) {
+        const auto* const event = reinterpret_cast<const inotify_event*>(at);
+        if (event->len && event->mask & IN_OPEN) ++opens[event->name];
+        at += sizeof *event + event->len;
+      }
+    return opens;
+  }
+
+ private:
+  const int events_;
+};
 
 }  // namespace
 
@@ -115,6 +143,24 @@ TEST_CASE("who does not come is named") {
   for (const int r : {1, 3})
     says(heard[size_t(r)], lost, format("rank %d of 5 had no answer from rank 0 within 2 s", r));
   CHECK(folder.count() == 0);
+}
+
+TEST_CASE("thousands of ranks look at rank 0's file some hundreds of times a second, and so does rank 0 at theirs") {
+  const TemporaryFolder folder;
+  folder.write("meet", "llmc-call oldrun\n");
+  const Opens opens(folder / "");
+  error_of([&] { rendezvous(folder / "meet", 40, 4000, "", 1); });
+  const int times = opens.taken()["meet"];  // at once, 0.1 s later, and at the end of the time
+  CHECK((times >= 1 && times <= 3));
+  for (int r = 1; r < 1000; ++r) folder.write("meet.rank" + std::to_string(r), "here\n");
+  opens.taken();
+  const double begin = seconds();
+  error_of([&] { rendezvous(folder / "meet", 0, 1000, "", 1); });
+  int looks = 0;
+  for (const auto& [name, times] : opens.taken())
+    if (name.size() <= strlen("meet.rank999")) looks += times;  // not a file that is being written
+  CHECK(looks >= 999);                                          // the last look is one at all files
+  CHECK(looks < 999 + 400 * (seconds() - begin));
 }
 
 TEST_CASE("a file that cannot be written is an error at once") {

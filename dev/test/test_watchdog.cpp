@@ -1,117 +1,20 @@
-// Covers: promise 2: ranks hear of each other apart from their collectives; a rank that waits in vain ends, and names
-// the collective and the rank that is late, silent or gone; strangers' connections cost little, and no loss of the
-// ranks' own connections ends a run whose collectives go on
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <filesystem>
-#include <memory>
-#include <sstream>
-#include <thread>
-
-#include "dev/test/test.h"
-#include "llmc/base/clock.h"
+// Covers: promise 2: a rank that waits in vain ends, and names the collective and the rank that is late, silent or
+// gone, be it rank 0, from its start on; no loss of the ranks' own connections ends a run whose collectives go on
 #include "llmc/comm/watchdog.h"
 
+#include <atomic>
+#include <vector>
+
+#include "dev/test/heartbeat_processes.h"
+#include "dev/test/test.h"
+#include "llmc/base/clock.h"
+
 namespace {
-
-void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-// Ranks of one process, each with the heartbeat that it would have in its own.
-struct Calls {
-  explicit Calls(int size) {
-    for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<Heartbeat>(r, size));
-    for (int r = 1; r < size; ++r) ranks[size_t(r)]->connect(ranks[0]->address());
-  }
-  // All that are still there tell what they have begun, some times.
-  void exchange(bool asks = true) {
-    for (int i = 0; i < 5; ++i) {
-      for (size_t r = 0; r < ranks.size(); ++r)
-        if (ranks[r]) ranks[r]->exchange(int64_t(10 + r), int64_t(r), asks);
-      sleep_for(0.01);
-    }
-  }
-  const Heartbeat::Sign& heard(int by, int of) { return ranks[size_t(by)]->exchange(10 + by, by, true)[size_t(of)]; }
-  std::vector<std::unique_ptr<Heartbeat>> ranks;
-};
-
-Ranks rank_of(int rank, int size) {
-  Ranks ranks;
-  ranks.rank = rank, ranks.size = size;
-  return ranks;
-}
-
-// Runs `body` in a process of its own.
-class Process {
- public:
-  explicit Process(const std::function<void()>& body) {
-    int ends[2];
-    REQUIRE(pipe(ends) == 0, "no pipe");
-    child_ = fork();
-    if (child_ == 0) {
-      dup2(ends[1], STDERR_FILENO);
-      body();
-      _exit(0);
-    }
-    close(ends[1]);
-    says_ = ends[0];
-  }
-  void kill() const { ::kill(child_, SIGKILL); }
-  // Waits for its end. Returns what it wrote to stderr, and its exit code.
-  std::string ended(int& code) const {
-    std::string said;
-    char buffer[1000];
-    for (ssize_t n; (n = read(says_, buffer, sizeof buffer)) > 0;) said.append(buffer, size_t(n));
-    close(says_);
-    int status = 0;
-    waitpid(child_, &status, 0);
-    code = WEXITSTATUS(status);
-    return said;
-  }
-
- private:
-  pid_t child_ = -1;
-  int says_ = -1;
-};
-
-std::string ended(const std::function<void()>& body, int& code) { return Process(body).ended(code); }
-
-// Returns a connection to the port of `address` on this machine's loopback `host`, or -1.
-int connection(const std::string& address, const char* host = "127.0.0.1") {
-  std::istringstream words(address);
-  std::string token;
-  int port = 0;
-  words >> token >> port;
-  sockaddr_in to{};
-  to.sin_family = AF_INET, to.sin_port = htons(uint16_t(port));
-  inet_pton(AF_INET, host, &to.sin_addr);
-  const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) return made;
-  close(made);
-  return -1;
-}
-
-bool is_open(int connection) {
-  char byte;
-  return recv(connection, &byte, 1, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-}
-
-long open_files() {
-  namespace fs = std::filesystem;
-  return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
-}
 
 // Stands between two heartbeats, until it is cut.
 class Proxy {
  public:
-  enum Cut { silent, ended };
+  enum Cut { silent, ended, none };
   explicit Proxy(const std::string& address_of_rank_0)
       : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
         token_(address_of_rank_0.substr(0, address_of_rank_0.find(' '))) {
@@ -151,197 +54,18 @@ class Proxy {
   std::thread forwards_;
 };
 
-// Rank 0 listens on the loopback, where strangers of these tests find it.
-[[maybe_unused]] const int on_loopback = setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-
 }  // namespace
-
-TEST_CASE("every rank hears of every other through rank 0") {
-  Calls calls(3);
-  calls.exchange();
-  for (int by = 0; by < 3; ++by)
-    for (int of = 0; of < 3; ++of) {
-      CHECK(calls.heard(by, of).begun == 10 + of);
-      CHECK(calls.heard(by, of).done == of);
-      CHECK(calls.heard(by, of).age < 1);
-      CHECK(!calls.heard(by, of).gone);
-    }
-}
-
-TEST_CASE("a rank that does not ask hears that all are well, and of one that is not") {
-  Calls calls(3);
-  calls.exchange();
-  for (int i = 0; i < 3; ++i) {
-    for (int r = 0; r < 3; ++r) calls.ranks[size_t(r)]->exchange(20 + r, r, r == 2);
-    sleep_for(0.01);
-  }
-  const Heartbeat::Sign of_1_to_2 = calls.ranks[2]->exchange(22, 2, true)[1];
-  CHECK(of_1_to_2.begun == 21);
-  const Heartbeat::Sign of_2_to_1 = calls.ranks[1]->exchange(21, 1, false)[2];
-  CHECK(of_2_to_1.begun == 12);  // as it was when rank 1 last asked
-  CHECK(of_2_to_1.age == 0);
-  calls.ranks[0]->exchange(20, 0, false);  // hears the last of what was sent
-  sleep_for(1.1);                          // rank 2 is silent
-  for (int i = 0; i < 3; ++i) {
-    for (int r = 0; r < 2; ++r) calls.ranks[size_t(r)]->exchange(30 + r, r, false);
-    sleep_for(0.01);
-  }
-  const Heartbeat::Sign silent = calls.ranks[1]->exchange(31, 1, false)[2];
-  CHECK(silent.begun == 22);
-  CHECK(silent.age > 1);
-}
-
-TEST_CASE("a rank that ends is gone, unless it takes leave") {
-  Calls calls(3);
-  calls.exchange();
-  calls.ranks[2] = nullptr;  // takes leave
-  calls.exchange();
-  CHECK(!calls.heard(1, 2).gone);
-  int code = 0;
-  const std::string address = calls.ranks[0]->address();
-  ended(
-      [&] {
-        Heartbeat other(2, 3);
-        other.connect(address);
-        other.exchange(7, 7, true);
-        sleep_for(0.2);
-        _exit(0);  // without leave
-      },
-      code);
-  calls.exchange();
-  CHECK(calls.heard(1, 2).gone);
-  CHECK(calls.heard(0, 2).gone);
-}
-
-TEST_CASE("a rank that ends soon after it has learned where rank 0 listens is gone, not unheard of") {
-  Calls calls(2);
-  int code = 0;
-  const std::string address = calls.ranks[0]->address();
-  ended(
-      [&] {
-        Watchdog other(rank_of(1, 2), 60);
-        other.connect(address);
-        sleep_for(0.1);
-        _exit(0);
-      },
-      code);
-  for (int i = 0; i < 5; ++i) calls.ranks[0]->exchange(1, 1, true), sleep_for(0.01);
-  CHECK(calls.heard(0, 1).gone);
-}
-
-TEST_CASE("a rank that says nothing grows old") {
-  Calls calls(2);
-  calls.exchange();
-  calls.heard(0, 1);  // the last of what was sent
-  sleep_for(0.3);
-  CHECK(calls.heard(0, 1).age >= 0.3);
-}
-
-TEST_CASE("a stranger is not heard") {
-  Calls calls(2);
-  Heartbeat stranger(1, 2);
-  const std::string address = calls.ranks[0]->address();
-  stranger.connect("1" + address);
-  for (int i = 0; i < 5; ++i) stranger.exchange(99, 99, true), calls.ranks[0]->exchange(1, 1, true), sleep_for(0.01);
-  CHECK(calls.heard(0, 1).begun != 99);
-}
-
-TEST_CASE("silent strangers take few files of rank 0, and keep no rank away") {
-  Calls calls(3);
-  const long before = open_files();
-  std::vector<int> strangers;
-  for (int i = 0; i < 300; ++i) strangers.push_back(connection(calls.ranks[0]->address()));
-  calls.exchange();
-  CHECK(calls.heard(0, 2).heard);
-  CHECK(open_files() - before < 300 + 80);  // their own ends, and what rank 0 keeps
-  CHECK(!is_open(strangers[0]));
-  CHECK(is_open(strangers[299]));
-  for (int stranger : strangers) close(stranger);
-}
-
-TEST_CASE("a stranger that sends noise is closed at once") {
-  Calls calls(2);
-  const int stranger = connection(calls.ranks[0]->address());
-  const std::string noise(1 << 20, 'x');
-  CHECK(send(stranger, noise.data(), noise.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0);
-  const long before = open_files();
-  calls.ranks[0]->exchange(1, 1, false);
-  CHECK(open_files() == before);
-  CHECK(send(stranger, noise.data(), noise.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0);
-  close(stranger);
-}
-
-TEST_CASE("rank 0 takes only so much at a time of what a rank sends") {
-  Heartbeat zero(0, 2), one(1, 2);
-  one.connect(zero.address());
-  for (int i = 0; i < 1000; ++i) one.exchange(i, i, false);  // nobody reads them yet
-  sleep_for(0.05);
-  CHECK(zero.exchange(0, 0, false)[1].begun == 127);
-  CHECK(zero.exchange(0, 0, false)[1].begun == 255);
-}
-
-TEST_CASE("rank 0 listens on the interface that is named, else where NCCL starts, and on the loopback") {
-  const auto address_on = [](const char* name) {
-    setenv("NCCL_SOCKET_IFNAME", name, 1);
-    std::istringstream words(Heartbeat(0, 2).address());
-    std::string token, port, host;
-    words >> token >> port >> host;
-    return host;
-  };
-  const std::string chosen = address_on("");
-  CHECK(chosen != "");
-  for (const char* name : {"lo", "=lo", "l", "nothing,lo", "=nothing,lo"}) {
-    CAPTURE(name);
-    CHECK(address_on(name) == "127.0.0.1");
-  }
-  if (chosen != "127.0.0.1")  // a machine with a network
-    for (const char* name : {"^lo", "^=lo,nothing", "^l"}) {
-      CAPTURE(name);
-      CHECK(address_on(name) != "127.0.0.1");
-    }
-  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  const Heartbeat zero(0, 2);
-  const int there = connection(zero.address()), elsewhere = connection(zero.address(), "127.0.0.2");
-  CHECK(there >= 0);
-  CHECK(elsewhere < 0);
-  close(there);
-  setenv("NCCL_SOCKET_IFNAME", "", 1);
-  const Heartbeat everywhere(0, 2);
-  const int local = connection(everywhere.address());
-  CHECK(local >= 0);
-  close(local);
-  setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-}
-
-TEST_CASE("a connection that ends after the rank has come again marks nobody gone") {
-  Calls calls(2);
-  const std::string address = calls.ranks[0]->address();
-  const Process former([&] {
-    Heartbeat one(1, 2);
-    one.connect(address);
-    one.exchange(3, 3, true);
-    sleep_for(60);
-  });
-  while (calls.ranks[0]->exchange(1, 1, true)[1].begun != 3) sleep_for(0.01);
-  calls.exchange();
-  former.kill();
-  int code = 0;
-  former.ended(code);
-  calls.exchange();
-  CHECK(calls.heard(0, 1).begun == 11);
-  CHECK(!calls.heard(0, 1).gone);
-}
 
 TEST_CASE("a collective that is late ends the process, by its name and that of the rank which is late") {
   int code = 0;
   const std::string said = ended(
       [] {
-        Watchdog watchdog(rank_of(0, 2), 0.5);
-        Heartbeat other(1, 2);
+        Watchdog watchdog(rank_of(0, 2), {.comm = 0.5});
+        Heartbeat other(1, 2, 0);
         other.connect(watchdog.address());
         watchdog.begun("all_gather", {"here.cpp", 7}, nullptr, [] { return true; });
         watchdog.begun("reduce_scatter_sum", {"here.cpp", 8}, nullptr, [] { return false; });
-        for (const double start = seconds(); seconds() - start < 10;) other.exchange(1, 1, true), sleep_for(0.02);
+        for (const double start = seconds(); seconds() - start < 10;) other.exchange(1, 1), sleep_for(0.02);
       },
       code);
   CHECK(code == int(ExitCode::lost));
@@ -350,31 +74,38 @@ TEST_CASE("a collective that is late ends the process, by its name and that of t
         "  which has come to collective 1, and does something else now\n");
 }
 
-TEST_CASE("a call that waits for ranks ends the process, and names a silent one") {
+TEST_CASE("a call that waits for ranks ends the process, and names those that were never heard of") {
   int code = 0;
   const std::string said = ended(
       [] {
-        Watchdog watchdog(rank_of(0, 2), 1.8);
+        Watchdog watchdog(rank_of(0, 2), {.comm = 1.8});
         const Watchdog::Call call(watchdog, "the start of NCCL");
         sleep_for(10);
       },
       code);
   CHECK(code == int(ExitCode::lost));
   CHECK(said.find("error on rank 0 of 2: the start of NCCL: waited 1.8 s for rank 1\n  which was never heard of") == 0);
+  const std::string of_many = ended(
+      [] {
+        Watchdog watchdog(rank_of(0, 20), {.comm = 0.5});
+        const Watchdog::Call call(watchdog, "the start of NCCL");
+        sleep_for(10);
+      },
+      code);
+  says(of_many, "waited 0.5 s for ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 more\n  which was never heard of");
 }
 
 TEST_CASE("an error of a library does not name ranks that are well, though they last told long ago how far they were") {
   int code = 0;
   const std::string said = ended(
       [] {
-        Heartbeat zero(0, 3), two(2, 3);
-        Watchdog watchdog(rank_of(1, 3), 60);
+        Heartbeat zero(0, 3, 0), two(2, 3, 0);
+        Watchdog watchdog(rank_of(1, 3), {.comm = 60});
         two.connect(zero.address()), watchdog.connect(zero.address());
         const double start = seconds();
         const auto go_on = [&](double until, int64_t collectives) {
           while (seconds() - start < until)
-            zero.exchange(collectives, collectives, false), two.exchange(collectives, collectives, false),
-                sleep_for(0.02);
+            zero.exchange(collectives, collectives), two.exchange(collectives, collectives), sleep_for(0.02);
         };
         go_on(0.8, 0);
         for (int i = 0; i < 5; ++i) watchdog.begun("all_gather", {"here.cpp", 1}, nullptr, [] { return true; });
@@ -391,7 +122,7 @@ TEST_CASE("an error of a library ends the process; work that goes on does not") 
   int code = 0;
   const auto body = [](const char* error) {
     return [error] {
-      Watchdog watchdog(rank_of(0, 2), 1.2);
+      Watchdog watchdog(rank_of(0, 2), {.comm = 1.2});
       watchdog.look_at([error] { return std::string(error); });
       // Each is done 0.5 s after the one before: the clock starts again with each.
       const double start = seconds();
@@ -411,7 +142,7 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
   struct Run {
     std::string what;
     Proxy::Cut cut;
-    double timeout;
+    Timeouts timeouts;
     std::vector<double> before, after;  // seconds that each collective takes
     std::string says;
     double at_most;
@@ -420,17 +151,34 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
   const std::vector<double> quick(10, 0.1);
   const Run runs[] = {
       // those that end early first
-      {"silent, and no work goes on", Proxy::silent, 3, quick, {kNever}, "which is silent", 6},
-      {"ended, and no work goes on", Proxy::ended, 60, quick, {kNever}, "whose process has ended", 8},
-      {"silent", Proxy::silent, 2, quick, std::vector<double>(135, 0.1), "", 1e9},
-      {"ended", Proxy::ended, 60, quick, std::vector<double>(80, 0.1), "", 1e9},
-      {"ended, and no collective is slower than one before", Proxy::ended, 60, {3}, {6}, "", 1e9},
+      {"silent, and no work goes on", Proxy::silent, {60, 2}, quick, {kNever}, "\n  silent for ", 40},
+      {"ended, and no work goes on", Proxy::ended, {60, 60}, quick, {kNever}, "whose process has ended", 40},
+      {"silent, which does not count", Proxy::silent, {6, 0}, quick, {kNever}, "waited 6 s", 40},
+      {"silent", Proxy::silent, {2, 2}, quick, std::vector<double>(135, 0.1), "", 1e9},
+      {"silent, and no collective is slower than one before", Proxy::silent, {60, 3}, {4}, {5}, "", 1e9},
+      {"ended", Proxy::ended, {60, 60}, quick, std::vector<double>(80, 0.1), "", 1e9},
+      {"ended, and no collective is slower than one before", Proxy::ended, {60, 60}, {3}, {6}, "", 1e9},
+      {"one rank computes for long", Proxy::none, {60, 4}, quick, {9}, "", 1e9},
   };
+  // Rank 1 is silent for a moment, when rank 0 has waited for longer than a rank may be silent.
+  const Process blinks([] {
+    Watchdog zero(rank_of(0, 2), {60, 6});
+    Heartbeat one(1, 2, 6);
+    one.connect(zero.address());
+    const Watchdog::Call call(zero, "a split");
+    const auto live = [&, start = seconds()](double until) {
+      while (seconds() - start < until) one.exchange(0, 0), sleep_for(0.1);
+    };
+    live(8);
+    sleep_for(2.5);
+    live(11.5);
+    _exit(0);
+  });
   std::vector<Process> processes;
   const double start = seconds();
   for (const Run& run : runs)
     processes.emplace_back([&run] {
-      Watchdog zero(rank_of(0, 2), run.timeout), one(rank_of(1, 2), run.timeout);
+      Watchdog zero(rank_of(0, 2), run.timeouts), one(rank_of(1, 2), run.timeouts);
       Proxy proxy(zero.address());
       one.connect(proxy.address());
       const auto collectives = [&](const std::vector<double>& durations) {
@@ -442,14 +190,14 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
         }
       };
       collectives(run.before);
-      proxy.cut(run.cut);
+      if (run.cut != Proxy::none) proxy.cut(run.cut);
       collectives(run.after);
       _exit(0);
     });
   // They take longer than a stranger may be silent.
-  Heartbeat patient(0, 2);
+  Heartbeat patient(0, 2, 0);
   const int stranger = connection(patient.address());
-  patient.exchange(0, 0, false);
+  patient.exchange(0, 0);
   CHECK(is_open(stranger));
   for (size_t i = 0; i < processes.size(); ++i) {
     const Run& run = runs[i];
@@ -461,7 +209,136 @@ TEST_CASE("a run whose connections are cut goes on while its collectives do; a r
     else says(said, "all_gather (here.cpp:7), collective 11 of this run", run.says);
     CHECK(seconds() - start < run.at_most);
   }
-  patient.exchange(0, 0, false);
+  int code = 0;
+  CHECK(blinks.ended(code) == "");
+  CHECK(code == 0);
+  patient.exchange(0, 0);
   CHECK(!is_open(stranger));
   close(stranger);
+}
+
+namespace {
+
+// Ranks in processes of their own, of which one is lost.
+struct Lost {
+  std::string what;
+  int size, rank, signal;
+  Timeouts timeouts;
+  // Rank 0 is killed: when the others have an address, but no connection; when they have one; when all have been heard.
+  enum When { before_connections, before_exchanges, later } when;
+  std::string what_is_said, why;
+};
+
+// Returns what the other ranks say at their end.
+std::vector<std::string> lose(const Lost& lost) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0, "no pipe");
+  const auto hear = [&] {
+    std::string words;
+    for (char c; read(ends[0], &c, 1) == 1 && c != '\n';) words += c;
+    return words;
+  };
+  const auto tell = [&](const std::string& words) {
+    REQUIRE(write(ends[1], (words + "\n").data(), words.size() + 1) == ssize_t(words.size()) + 1, "cannot tell");
+  };
+  // Once all have been heard, the lost rank says so.
+  const auto be_lost = [&](Heartbeat& heartbeat) {
+    while (lost.when != Lost::later || heartbeat.exchange(0, 0).unheard.count > 0) sleep_for(0.02);
+    tell("all are heard");
+    for (;;) heartbeat.exchange(0, 0), sleep_for(0.05);
+  };
+  const auto wait_in_vain = [&](Watchdog& watchdog) {
+    const Watchdog::Call call(watchdog, "the start of NCCL");
+    sleep_for(100);
+  };
+  std::string address;
+  std::vector<Process> processes;
+  for (int r = 0; r < lost.size; ++r) {
+    if (r == 1 && lost.when == Lost::before_connections) processes[0].kill(lost.signal), sleep_for(0.2);
+    processes.emplace_back([&, r] {
+      if (r == lost.rank) {
+        Heartbeat heartbeat(r, lost.size, lost.timeouts.silent);
+        if (r == 0) tell(heartbeat.address());
+        else heartbeat.connect(address);
+        be_lost(heartbeat);
+      }
+      Watchdog watchdog(rank_of(r, lost.size), lost.timeouts);
+      if (r == 0) tell(watchdog.address());
+      else watchdog.connect(address);
+      wait_in_vain(watchdog);
+    });
+    if (r == 0) address = hear();
+  }
+  if (lost.when == Lost::before_exchanges) sleep_for(1);
+  if (lost.when == Lost::later) hear();
+  const Process& gone = processes[size_t(lost.rank)];
+  gone.kill(lost.signal);
+  std::vector<std::string> said;
+  for (int r = 0; r < lost.size; ++r)
+    if (int code = 0; r != lost.rank) {
+      said.push_back(processes[size_t(r)].ended(code));
+      if (code != int(ExitCode::lost)) said.back() += format(" (exit code %d)", code);
+    }
+  gone.kill();
+  int code = 0;
+  gone.ended(code);
+  close(ends[0]), close(ends[1]);
+  return said;
+}
+
+}  // namespace
+
+// Nothing else ends such a rank before 60 s.
+TEST_CASE(
+    "a rank that is killed or stopped is named by all others within seconds, and so is rank 0 from its start on") {
+  const Timeouts patient{60, 60}, quick{60, 4}, never{6, 0};
+  const std::string ended = "\n  whose process has ended", silent = "\n  silent for ";
+  std::vector<Lost> all = {{"stopped, which does not count", 2, 1, SIGSTOP, never, Lost::later, "waited 6 s", silent}};
+  for (const int size : {2, 4}) {
+    const int last = size - 1;
+    const std::string vain = "waits in vain";
+    all.push_back({"killed", size, last, SIGKILL, patient, Lost::later, vain, ended});
+    all.push_back({"rank 0 is killed", size, 0, SIGKILL, patient, Lost::later, vain, ended});
+    all.push_back({"rank 0 is killed at its start", size, 0, SIGKILL, patient, Lost::before_exchanges, vain, ended});
+    all.push_back({"rank 0 is killed at once", size, 0, SIGKILL, patient, Lost::before_connections, vain, ended});
+    all.push_back({"stopped", size, last, SIGSTOP, quick, Lost::later, vain, silent});
+    all.push_back({"rank 0 is stopped", size, 0, SIGSTOP, quick, Lost::later, vain, silent});
+    all.push_back({"rank 0 is stopped at its start", size, 0, SIGSTOP, quick, Lost::before_exchanges, vain, silent});
+  }
+  std::vector<std::vector<std::string>> said(all.size());
+  std::vector<std::thread> threads;
+  const double start = seconds();
+  for (size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { said[i] = lose(all[i]); });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(seconds() - start < 50);
+  for (size_t i = 0; i < all.size(); ++i)
+    for (const std::string& words : said[i]) {
+      CAPTURE(all[i].what);
+      says(words, all[i].what_is_said + format(" for rank %d", all[i].rank) + all[i].why);
+    }
+}
+
+TEST_CASE("a rank 0 that no connection has reached is not silent; its refusals count until collectives are done") {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // that does not listen
+  sockaddr_in own{};
+  own.sin_family = AF_INET, own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof own;
+  bind(listener, reinterpret_cast<const sockaddr*>(&own), length);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&own), &length);
+  const std::string address = "123 " + std::to_string(ntohs(own.sin_port)) + " 127.0.0.1";
+  const auto with = [&](int collectives) {
+    return Process([=] {
+      Watchdog watchdog(rank_of(1, 2), {10, 1});
+      watchdog.connect(address);
+      for (int i = 0; i < collectives; ++i) watchdog.begun("all_gather", {"here.cpp", 1}, nullptr, [] { return true; });
+      sleep_for(1);
+      const Watchdog::Call call(watchdog, "a split");
+      sleep_for(60);
+    });
+  };
+  const Process some = with(3), none = with(0);
+  int code = 0;
+  says(some.ended(code), "a split: waited 10 s for rank 0\n  which was never heard of");
+  says(none.ended(code), "a split: waits in vain for rank 0\n  whose process has ended");
+  close(listener);
 }

@@ -153,5 +153,6 @@
   X("Ranks", Count, ranks, context_parallel_degree, 1, "[1, 1e6]", "ranks that split each sequence") \
   X("Ranks", Choice, run, reduce_dtype, "fp32", "fp32|bf16", "type in which gradients are summed within a shard group (NCCL adds in it, too)", "trains sharing") \
   X("Ranks", Real, machine, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run", "ranks") \
+  X("Ranks", Real, machine, silent_timeout, 60, "[0, inf)", "seconds without a sign of life of a rank and without a collective that is done, after which it is lost and the run ends (0: off, for debuggers)", "ranks heartbeat") \
   X("Ranks", Text, start, rendezvous, "", "FILE", "through which ranks that started without MPI find each other")
 // clang-format on

@@ -16,4 +16,4 @@ std::string settle_order_of_sums();
 
 // CUDA backend, built with NCCL. NCCL's unique id is exchanged over MPI, or else through the file `rendezvous`.
 std::unique_ptr<Communicator> make_nccl_communicator(Device& device, const Ranks& ranks, const std::string& rendezvous,
-                                                     double timeout_seconds);
+                                                     Timeouts timeouts);

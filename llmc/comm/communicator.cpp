@@ -291,14 +291,14 @@ std::string settle_order_of_sums() {
 
 std::unique_ptr<Communicator> make_communicator([[maybe_unused]] Device& device, const Ranks& ranks,
                                                 [[maybe_unused]] const std::string& rendezvous,
-                                                [[maybe_unused]] double timeout_seconds) {
+                                                [[maybe_unused]] Timeouts timeouts) {
   if (ranks.size == 1) return std::make_unique<SingleCommunicator>();
 #if LLMC_DEVICE_CPU && LLMC_MPI
   REQUIRE(ranks.mpi,
           "%d ranks, %s: on CPUs ranks need MPI to reach each other; --rendezvous is for GPUs\n"
           "  start them with mpirun -np %d, or scripts/run -n %d (unset WORLD_SIZE for one rank)",
           ranks.size, ranks.how.c_str(), ranks.size, ranks.size);
-  return make_mpi_communicator(ranks, timeout_seconds);
+  return make_mpi_communicator(ranks, timeouts.comm);
 #elif LLMC_DEVICE_CPU
   fail(
       "%d ranks, %s: this build has no MPI, and on the CPU several ranks need it\n"
@@ -306,7 +306,7 @@ std::unique_ptr<Communicator> make_communicator([[maybe_unused]] Device& device,
       "  or train on one rank: start without mpirun, and unset WORLD_SIZE",
       ranks.size, ranks.how.c_str());
 #elif LLMC_NCCL
-  return make_nccl_communicator(device, ranks, rendezvous, timeout_seconds);
+  return make_nccl_communicator(device, ranks, rendezvous, timeouts);
 #else
   fail(
       "%d ranks, %s: this build has no NCCL, and on GPUs several ranks need it\n"

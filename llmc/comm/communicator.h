@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "llmc/comm/ranks.h"
+#include "llmc/comm/timeouts.h"
 #include "llmc/device/device.h"
 #include "llmc/device/number.h"
 #include "llmc/device/tensor.h"
@@ -146,9 +147,10 @@ class SingleCommunicator : public Communicator {
 
 // Returns the communicator of all ranks, for the backend of this build. Throws, with the remedy, if the build cannot
 // connect several ranks. `rendezvous` is a file that all ranks can reach, for NCCL without MPI. If some rank does not
-// join a collective within the timeout, a later call or wait throws; over MPI the error names that rank.
+// join a collective in time, a later call or wait throws, or the process ends; the error names that rank. MPI has no
+// heartbeats, so ranks on CPUs are never silent.
 std::unique_ptr<Communicator> make_communicator(Device& device, const Ranks& ranks, const std::string& rendezvous,
-                                                double timeout_seconds = 600);
+                                                Timeouts timeouts = {});
 
 // Host-side functions for the start and the end of a run. They allocate memory and synchronize.
 std::string broadcast_text(Communicator& communicator, Stream& stream, std::string text_of_root, int root = 0);

@@ -95,7 +95,7 @@ ncclDataType_t nccl_type(DType type) {
 
 // What a communicator and the groups split from it share.
 struct Connection {
-  Connection(const Ranks& ranks, double timeout_seconds) : watchdog(std::in_place, ranks, timeout_seconds) {
+  Connection(const Ranks& ranks, Timeouts timeouts) : watchdog(std::in_place, ranks, timeouts) {
     CUDA_CHECK(cudaGetDevice(&device));
   }
   ~Connection() {
@@ -169,13 +169,13 @@ constexpr int kCtasInNode = 16;
 // each call.
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(const Ranks& ranks, const std::string& rendezvous_file, const Device& device, double timeout_seconds,
+  NcclCommunicator(const Ranks& ranks, const std::string& rendezvous_file, const Device& device, Timeouts timeouts,
                    std::string order)
       : Communicator(ranks.rank, first_ranks(ranks.size)),
         order_of_sums_(std::move(order)),
-        connection_(std::make_shared<Connection>(ranks, timeout_seconds)) {
+        connection_(std::make_shared<Connection>(ranks, timeouts)) {
     const ncclUniqueId id =
-        meet(device, ranks, rendezvous_file, timeout_seconds, *connection_->watchdog, connection_->places);
+        meet(device, ranks, rendezvous_file, timeouts.comm, *connection_->watchdog, connection_->places);
     const Watchdog::Call call(*connection_->watchdog, "the start of NCCL");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     NCCL_CHECK(nullptr, ncclCommInitRankConfig(&comm_, ranks.size, id, ranks.rank, &config));
@@ -365,9 +365,9 @@ class NcclCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(Device& device, const Ranks& ranks,
-                                                     const std::string& rendezvous_file, double timeout_seconds) {
+                                                     const std::string& rendezvous_file, Timeouts timeouts) {
   std::string order = settle_order_of_sums();
-  return std::make_unique<NcclCommunicator>(ranks, rendezvous_file, device, timeout_seconds, std::move(order));
+  return std::make_unique<NcclCommunicator>(ranks, rendezvous_file, device, timeouts, std::move(order));
 }
 
 #endif

@@ -13,30 +13,26 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <sstream>
+#include <utility>
 
 #include "llmc/base/clock.h"
+#include "llmc/base/error.h"
+#include "llmc/base/printable.h"
 
 namespace {
 
-// Another rank sends a hello first, and then reports.
+// Another rank sends a hello first, and then reports. Rank 0 answers the hello with the token, and a report with news.
+// Whoever changes a message changes kForm.
+constexpr uint64_t kForm = 3;
 struct Hello {
   uint64_t token;
   int64_t rank;
 };
 struct Report {
-  int64_t begun, done, asks;
-};
-// Rank 0 answers with a line for each rank, or with none if it hears of all. Whoever changes a message changes kForm.
-constexpr uint64_t kForm = 2;
-struct Answer {
-  int64_t lines;
-};
-struct Line {
   int64_t begun, done;
-  double age;
-  int32_t heard, gone;
 };
 
 template <class T>
@@ -50,9 +46,10 @@ T value_at(const std::string& in, size_t offset) {
   return value;
 }
 
-// Rank 0 calls a rank well that it has heard of within this time. The ranks call one silent that was not heard of for
-// longer than that, so its line has come by then.
-constexpr double kWellSeconds = 1;
+// A rank that was not heard of for so long is silent: stopped, or its machine is.
+constexpr double kSilentSeconds = 1.5;
+// A rank 0 that listened, and has refused connections for so long, has ended. One that is alive refuses none.
+constexpr double kRefusedSeconds = 2;
 
 constexpr int kQuick = SOCK_NONBLOCK | SOCK_CLOEXEC;
 void send_at_once(int socket) {
@@ -99,53 +96,83 @@ in_addr_t own_address() {
   return address;
 }
 
-// Lets this process open `count` files more than it might before, if the system allows it.
-void allow_files(rlim_t count) {
+// Returns what names this machine's loopback: the machine's start and its network namespace. Processes with the same
+// one reach each other there.
+std::string own_loopback() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char network[64] = "";
+  const ssize_t n = readlink("/proc/self/ns/net", network, sizeof network - 1);
+  return boot + std::string(network, n > 0 ? size_t(n) : 0);
+}
+
+// Lets this process open `count` files more than it might before. Returns false if the system forbids it, and too few
+// would be left for others, such as NCCL's connections.
+bool allow_files(rlim_t count) {
+  constexpr rlim_t kOthers = 128;
   rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
   limit.rlim_cur = std::min(limit.rlim_cur + count, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur >= count + kOthers;
 }
 
 }  // namespace
 
-Heartbeat::Heartbeat(int rank, int size)
-    : rank_(rank), size_(size), signs_(size_t(size)), heard_(size_t(size), seconds()) {
+Heartbeat::Heartbeat(int rank, int size, double silent_seconds)
+    : rank_(rank),
+      size_(size),
+      silent_seconds_(silent_seconds),
+      peers_(rank == 0 ? size_t(size) : 1),
+      signs_(peers_.size()),
+      before_(seconds()) {
   if (rank_ == 0) listen();
+  else
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_) told_.unheard.add(r);
 }
 
 // Data that arrives after a close makes TCP drop the data that was sent before. So this function first tells each side,
 // and then gives it a moment.
 void Heartbeat::leave(int64_t how) {
-  signs_[size_t(rank_)] = {how, 0, 0, true, false, true};
-  for (Connection& c : connections_) {
-    if (!c.known && rank_ == 0) close(c);
-    if (c.socket < 0) continue;
-    if (rank_ == 0) append_answer(c, true);
-    else append(c.out, Report{how, 0, 0});
+  if (rank_ == 0) {
+    signs_[0].begun = how;
+    gather_news();
+    for (Connection& stranger : strangers_) close(stranger);
+    strangers_.clear();
+  }
+  for (Connection& c : peers_) {
+    if (!c.open()) continue;
+    if (rank_ == 0) append(c.out, news_);
+    else append(c.out, Report{how, 0});
     send(c);
     shutdown(c.socket, SHUT_WR);
   }
   constexpr double kMoment = 0.3;
   for (const double start = seconds(); seconds() - start < kMoment;) {
     bool open = false;
-    for (Connection& c : connections_) {
+    for (Connection& c : peers_) {
       c.in.clear();
-      if (c.socket >= 0 && receive(c, answer_bytes(true))) open = true;
+      if (c.open() && receive(c, sizeof(News))) open = true;
     }
     if (!open) break;
     poll(nullptr, 0, 10);
   }
-  for (Connection& c : connections_) close(c);
-  connections_.clear();
+  for (Connection& c : peers_) close(c);
   for (const int listener : listeners_) ::close(listener);
   listeners_.clear();
 }
 
 // ---------------------------------------------------------------------------------------------- connections
 
-// Ranks of this machine reach the loopback, whatever the other interface is.
+// Ranks of this machine reach the loopback, whatever the other interface is. For the others it leads elsewhere, so its
+// address is followed by "@" and what names it.
 void Heartbeat::listen() {
+  if (const rlim_t files = rlim_t(size_) + kMostUnproved; !allow_files(files))
+    return print_error(
+        format("warning: this process may not open the %zu files of the ranks' heartbeats: a lost rank is missed after "
+               "--comm-timeout alone\n  raise the limit: ulimit -Hn",
+               size_t(files)));
   backlog_ = std::max(size_, 1024);
   sockaddr_in own{};
   own.sin_family = AF_INET;
@@ -164,36 +191,73 @@ void Heartbeat::listen() {
     listeners_.push_back(listener);
     char text[INET_ADDRSTRLEN];
     hosts += std::string(" ") + inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
+    if (ntohl(host) >> 24 == IN_LOOPBACKNET) hosts += "@" + own_loopback();
   }
   if (listeners_.empty()) return;
-  allow_files(rlim_t(size_) + kMostUnproved);
   const uint64_t token = uint64_t(std::random_device{}()) << 32 | std::random_device{}();
   token_ = token + kForm;
   address_ = std::to_string(token) + " " + std::to_string(ntohs(own.sin_port)) + hosts;
 }
 
+void Heartbeat::connect(const std::string& address) {
+  std::istringstream words(address);
+  words >> token_ >> port_;
+  token_ += kForm;
+  for (std::string host; words >> host;) {
+    const size_t at = host.find('@');
+    if (at != host.npos && host.substr(at + 1) != own_loopback()) continue;
+    if (at != host.npos) possible_ = true;
+    hosts_.emplace_back();
+    inet_pton(AF_INET, host.substr(0, at).c_str(), &hosts_.back());
+  }
+}
+
 // Connects to the next of rank 0's addresses, so that the hello is sent at once. If nobody has answered within 50 ms, a
 // later exchange sends it.
-void Heartbeat::try_address() {
-  std::istringstream words(address_);
-  int port = 0;
-  words >> token_ >> port;
-  token_ += kForm;
-  std::vector<std::string> hosts;
-  for (std::string host; words >> host;) hosts.push_back(host);
-  if (hosts.empty()) return;
+void Heartbeat::try_host(int64_t done) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(uint16_t(port));
-  inet_pton(AF_INET, hosts[next_address_++ % hosts.size()].c_str(), &to.sin_addr);
-  Connection c{socket(AF_INET, SOCK_STREAM | kQuick, 0), 0, seconds(), false, ""};
-  if (c.socket < 0) return;
+  to.sin_port = htons(port_);
+  to.sin_addr.s_addr = hosts_[next_host_++ % hosts_.size()];
+  Connection& c = peers_[0] = {socket(AF_INET, SOCK_STREAM | kQuick, 0), seconds()};
+  if (!c.open()) return;
   send_at_once(c.socket);
-  ::connect(c.socket, reinterpret_cast<const sockaddr*>(&to), sizeof to);
-  pollfd connected{c.socket, POLLOUT, 0};
-  poll(&connected, 1, 50);
   append(c.out, Hello{token_, rank_});
-  connections_ = {c};
+  if (::connect(c.socket, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 || errno == EINPROGRESS)
+    return await_connection(50, done);
+  if (errno == ECONNREFUSED) be_refused(done);
+  close(c);
+}
+
+// From the first connection on, rank 0 may become silent: its machine has answered. If it ends the connection without a
+// word, it is not rank 0, or has ended.
+void Heartbeat::await_connection(int milliseconds, int64_t done) {
+  Connection& c = peers_[0];
+  pollfd answered{c.socket, POLLOUT, 0};
+  if (poll(&answered, 1, milliseconds) <= 0) return;
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(c.socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  c.made = error == 0 || error == ECONNRESET;
+  if (c.made) {
+    possible_ = true, refused_since_ = -1;
+    if (taken_since_ < 0) taken_since_ = clock_;
+  }
+  if (error == ECONNREFUSED) be_refused(done);
+  if (error) close(c);
+}
+
+// Nobody listens at rank 0's port, so its process has ended; or a firewall refuses in its place. The latter shows in
+// that collectives are done all the same.
+void Heartbeat::be_refused(int64_t done) {
+  Sign& zero = signs_[0];
+  if (!possible_ && done > 0) {
+    zero.gone = false;
+    return;
+  }
+  if (refused_since_ < 0) refused_since_ = clock_;
+  const double refused = clock_ - refused_since_;
+  if (possible_ ? refused > kRefusedSeconds : silent_seconds_ > 0 && refused > silent_seconds_) zero.gone = true;
 }
 
 // Accepts what waited when it was called: strangers may connect without end. A hello that has come is taken at once, so
@@ -204,21 +268,20 @@ void Heartbeat::accept_waiting() {
       const int socket = accept4(listener, nullptr, nullptr, kQuick);
       if (socket < 0) break;
       send_at_once(socket);
-      Connection c{socket, -1, seconds(), false, ""};
+      Connection c{socket, seconds()};
       receive(c, sizeof(Hello));
       take_hello(c);
-      if (c.socket < 0) continue;
-      connections_.push_back(c);
-      if (!c.known) close_strangers();
+      if (!c.open()) continue;
+      strangers_.push_back(c);
+      close_strangers();
     }
 }
 
-// Connections are in the order in which they came.
 void Heartbeat::close_strangers() {
-  size_t unproved = 0;
-  for (auto c = connections_.rbegin(); c != connections_.rend(); ++c)
-    if (!c->known && (++unproved > kMostUnproved || seconds() - c->since > kProofSeconds)) close(*c);
-  std::erase_if(connections_, [](const Connection& c) { return c.socket < 0; });
+  size_t many = strangers_.size();
+  for (Connection& c : strangers_)
+    if (many-- > kMostUnproved || seconds() - c.since > kProofSeconds) close(c);
+  std::erase_if(strangers_, [](const Connection& c) { return !c.open(); });
 }
 
 bool Heartbeat::receive(Connection& c, size_t most) {
@@ -240,91 +303,98 @@ void Heartbeat::send(Connection& c) {
 }
 
 void Heartbeat::close(Connection& c) {
-  if (c.socket >= 0) ::close(c.socket);
+  if (c.open()) ::close(c.socket);
   c.socket = -1;
 }
 
 // The other side has closed the connection, or its process has ended. If only the connection was lost, it comes again.
-void Heartbeat::end(Connection& c) {
-  if (c.known && signs_[size_t(c.rank)].begun >= 0) signs_[size_t(c.rank)].gone = true;
+void Heartbeat::end(int rank) {
+  Connection& c = peers_[size_t(rank)];
+  Sign& sign = signs_[size_t(rank)];
+  if (c.known && sign.begun >= 0) sign.gone = true;
   close(c);
 }
 
-// ---------------------------------------------------------------------------------------------- what is said
-
-bool Heartbeat::all_are_well() const {
-  return std::all_of(signs_.begin(), signs_.end(), [](const Sign& sign) {
-    return sign.heard && !sign.gone && sign.begun >= 0 && sign.age < kWellSeconds;
-  });
-}
-
-size_t Heartbeat::answer_bytes(bool lines) const { return sizeof(Answer) + (lines ? size_t(size_) * sizeof(Line) : 0); }
-
-void Heartbeat::append_answer(Connection& c, bool lines) const {
-  append(c.out, Answer{lines ? size_ : 0});
-  if (!lines) return;
-  for (const Sign& sign : signs_) append(c.out, Line{sign.begun, sign.done, sign.age, sign.heard, sign.gone});
-}
+// ---------------------------------------------------------------------------------------------- rank 0
 
 void Heartbeat::take_hello(Connection& c) {
   if (c.in.size() < sizeof(Hello)) return;
   const auto hello = value_at<Hello>(c.in, 0);
   c.in.erase(0, sizeof hello);
   if (hello.token != token_ || hello.rank < 1 || hello.rank >= size_) return close(c);
-  for (Connection& former : connections_)
-    if (former.known && former.rank == hello.rank) close(former);
-  c.rank = int(hello.rank), c.known = true;
-  signs_[size_t(c.rank)].gone = false;
-  append(c.out, token_);
+  Connection& place = peers_[size_t(hello.rank)];
+  close(place);
+  place = std::move(c);
+  c.socket = -1;
+  place.known = true;
+  signs_[size_t(hello.rank)].gone = false;
+  append(place.out, token_);
 }
 
-// Only the last report counts. What a rank does not fetch is not piled up.
-void Heartbeat::take_reports(Connection& c, bool well) {
+// Only the last report counts.
+void Heartbeat::take_reports(int rank) {
+  Connection& c = peers_[size_t(rank)];
   const size_t reports = c.in.size() / sizeof(Report);
   if (reports == 0) return;
   const auto report = value_at<Report>(c.in, (reports - 1) * sizeof(Report));
   c.in.erase(0, reports * sizeof(Report));
-  Sign& sign = signs_[size_t(c.rank)];
-  sign.begun = report.begun, sign.done = report.done, sign.heard = sign.counted = true;
-  heard_[size_t(c.rank)] = seconds();
-  if (c.out.size() <= sizeof token_) append_answer(c, report.asks != 0 || !well);
+  signs_[size_t(rank)] = {report.begun, report.done, clock_, true, false};
+  c.reported = true;
 }
 
-// Rank 0 answers a hello with the token, and every report.
 void Heartbeat::hear_ranks() {
   accept_waiting();
-  const bool well = all_are_well();
-  for (Connection& c : connections_) {
-    bool open = true;
-    if (c.socket >= 0 && !c.known) open = receive(c, sizeof(Hello)), take_hello(c);
-    if (c.socket >= 0 && c.known) open = receive(c, kMostReports * sizeof(Report)), take_reports(c, well), send(c);
-    if (c.socket >= 0 && !open) end(c);
+  for (Connection& c : strangers_) {
+    const bool open = receive(c, sizeof(Hello));
+    take_hello(c);
+    if (c.open() && !open) close(c);
   }
   close_strangers();
-  for (int r = 1; r < size_; ++r) signs_[size_t(r)].age = seconds() - heard_[size_t(r)];
+  for (int r = 1; r < size_; ++r) {
+    Connection& c = peers_[size_t(r)];
+    if (!c.open()) continue;
+    const bool open = receive(c, kMostReports * sizeof(Report));
+    take_reports(r);
+    if (!open) end(r);
+  }
+  gather_news();
+  // What a rank does not fetch is not piled up.
+  for (Connection& c : peers_) {
+    if (!c.open()) continue;
+    if (c.reported && c.out.size() <= sizeof token_) append(c.out, news_);
+    c.reported = false;
+    send(c);
+  }
 }
 
-bool Heartbeat::take_answer(Connection& c) {
-  if (!c.known || c.in.size() < sizeof(Answer)) return false;
-  const bool lines = value_at<Answer>(c.in, 0).lines != 0;
-  if (c.in.size() < answer_bytes(lines)) return false;
-  for (size_t r = 0; r < signs_.size(); ++r) {
-    if (int(r) == rank_) continue;
-    Sign& sign = signs_[r];
-    if (!lines) {
-      sign.heard = true, sign.gone = sign.counted = false, sign.age = 0;
-      continue;
-    }
-    const auto line = value_at<Line>(c.in, sizeof(Answer) + r * sizeof(Line));
-    sign = {line.begun, line.done, line.age, line.heard != 0, line.gone != 0, true};
+void Heartbeat::gather_news() {
+  news_ = {};
+  Few lost, silent;
+  double silence_of_lost = 1e9, silence = 1e9;
+  for (int r = 0; r < size_; ++r) {
+    const Sign& sign = signs_[size_t(r)];
+    if (sign.begun == kEnds) news_.ends = 1;
+    if (sign.begun < 0) continue;
+    const double age = clock_ - sign.heard_at;
+    if (sign.gone) news_.gone.add(r);
+    else if (!sign.heard) news_.unheard.add(r);
+    else if (silent_seconds_ > 0 && age >= silent_seconds_)
+      lost.add(r), silence_of_lost = std::min(silence_of_lost, age);
+    else if (age > kSilentSeconds) silent.add(r), silence = std::min(silence, age);
+    if (!sign.heard) continue;
+    news_.begun.add(sign.begun, r);
+    news_.done.add(sign.done, r);
+    news_.most_done = std::max(news_.most_done, sign.done);
   }
-  signs_[0].heard = true;
-  c.in.erase(0, answer_bytes(lines));
-  return true;
+  news_.silent = lost.count ? lost : silent;
+  news_.silence = float(lost.count ? silence_of_lost : silence);
+  news_.left = signs_[0].begun < 0 ? int32_t(signs_[0].begun) : 0;
 }
+
+// ---------------------------------------------------------------------------------------------- another rank
 
 void Heartbeat::hear_rank_0() {
-  Connection& c = connections_[0];
+  Connection& c = peers_[0];
   bool open = true;
   if (!c.known) {
     open = receive(c, sizeof token_);
@@ -334,34 +404,55 @@ void Heartbeat::hear_rank_0() {
       c.in.clear();
     }
   }
-  if (c.known) {
-    for (;;) {
-      open = receive(c, answer_bytes(true));
-      if (!take_answer(c)) break;
-      heard_[0] = seconds();
-    }
+  while (c.known) {
+    open = receive(c, sizeof(News));
+    if (c.in.size() < sizeof(News)) break;
+    told_ = value_at<News>(c.in, 0);
+    c.in.clear();
+    c.since = seconds();
+    signs_[0] = {told_.left, 0, clock_, true, false};
   }
-  signs_[0].age = seconds() - heard_[0];
-  if (!open) end(c);
-  else if (seconds() - std::max(c.since, c.known ? heard_[0] : 0) > (c.known ? kNewConnectionSeconds : kPatience))
-    close(c);
-  if (c.socket < 0) connections_.clear();  // the next exchange connects again
+  if (!open && !c.known) taken_since_ = -1;
+  if (!open) end(0);
+  else if (seconds() - c.since > (c.known ? kNewConnectionSeconds : kPatience)) close(c);
+  // The next exchange connects again.
 }
 
-const std::vector<Heartbeat::Sign>& Heartbeat::exchange(int64_t begun, int64_t done, bool asks) {
-  signs_[size_t(rank_)] = {begun, done, 0, true, false, true};
-  if (rank_ == 0) {
-    hear_ranks();
-    return signs_;
+// Only rank 0 tells of the others, so once it is silent nothing is known of them.
+void Heartbeat::judge_rank_0() {
+  news_ = told_;
+  const Sign& zero = signs_[0];
+  const double since = zero.heard ? zero.heard_at : taken_since_, silence = clock_ - since;
+  if (zero.begun < 0) return;
+  if (zero.gone) {
+    news_.gone = {1, {0}};
+    for (int i = 0; i < told_.gone.named(); ++i) news_.gone.add(told_.gone.first[i]);
+    news_.gone.count = 1 + told_.gone.count;
+  } else if (since >= 0 && silence > kSilentSeconds) {
+    news_.silent = {1, {0}};
+    news_.silence = float(silence);
   }
-  if (connections_.empty() && !address_.empty() && signs_[0].begun >= 0) try_address();
-  if (!connections_.empty()) {
-    Connection& c = connections_[0];
-    if (c.out.size() < sizeof(Hello) + sizeof(Report)) append(c.out, Report{begun, done, asks});
+}
+
+const Heartbeat::News& Heartbeat::exchange(int64_t begun, int64_t done) {
+  const double now = seconds();
+  clock_ += std::min(now - before_, 1.);
+  before_ = now;
+  if (rank_ == 0) {
+    signs_[0] = {begun, done, clock_, true, false};
+    hear_ranks();
+    return news_;
+  }
+  Connection& c = peers_[0];
+  if (!c.open() && !hosts_.empty() && signs_[0].begun >= 0) try_host(done);
+  else if (c.open() && !c.made) await_connection(0, done);
+  if (c.open() && c.made) {
+    if (c.out.size() < sizeof(Hello) + sizeof(Report)) append(c.out, Report{begun, done});
     send(c);
     hear_rank_0();
-  } else {
-    signs_[0].age = seconds() - heard_[0];
+  } else if (c.open() && now - c.since > kPatience) {
+    close(c);
   }
-  return signs_;
+  judge_rank_0();
+  return news_;
 }

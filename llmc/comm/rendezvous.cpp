@@ -9,9 +9,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "llmc/base/clock.h"
@@ -69,56 +71,75 @@ void write_whole(const std::string& path, const std::string& text) {
 
 std::string file_of(const std::string& path, int rank) { return path + ".rank" + std::to_string(rank); }
 
-// Calls `found` every 20 ms until it returns true. Returns false if the deadline passes first.
-template <class F>
-bool poll(double timeout_seconds, F&& found) {
-  const double deadline = seconds() + timeout_seconds;
-  while (!found()) {
-    if (seconds() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+// The ranks that look at rank 0's file open it about so many times a second all together, and rank 0 opens theirs as
+// often: thousands of ranks start on one file system, which others use, too.
+constexpr double kLooksPerSecond = 400;
+
+// Pauses between looks at files. With time the looks become rarer, down to one a second: who waits for a machine that
+// is late starts a little later still.
+class Looks {
+ public:
+  explicit Looks(double timeout_seconds) : timeout_seconds_(timeout_seconds) {}
+  bool in_time() const { return waited() <= timeout_seconds_; }
+  // The caller is one of `lookers`, and looks at one file of `files` at a time.
+  void pause(double lookers, double files = 1) const {
+    const double time = std::max(lookers / kLooksPerSecond, std::min(1., waited() / 20) / files);
+    const double left = std::max(timeout_seconds_ - waited(), 0.);
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(time, left)));
   }
-  return true;
+
+ private:
+  double waited() const { return seconds() - begin_; }
+  const double timeout_seconds_, begin_ = seconds();
+};
+
+// Looks at the files of ranks 1 to size - 1 in turn until `taken` has returned true for each of them. Returns those
+// that are missing at the end of the time.
+template <class F>
+std::vector<int> look_at_all(const std::string& path, int size, double timeout_seconds, F&& taken) {
+  std::vector<int> missing(static_cast<size_t>(size - 1));
+  std::iota(missing.begin(), missing.end(), 1);
+  const Looks looks(timeout_seconds);
+  while (!missing.empty() && looks.in_time()) {
+    const double files = double(missing.size());
+    std::erase_if(missing, [&](int r) {
+      const bool came = taken(r, read_words(file_of(path, r)));
+      if (!came) looks.pause(1, files);
+      return came;
+    });
+  }
+  return missing;
 }
 
 std::vector<std::string> answer_all(const std::string& path, int size, const std::string& own, double timeout_seconds) {
   const std::string run = random_number();
   std::vector<std::string> words(static_cast<size_t>(size));  // in hexadecimal; empty until they arrive
-  std::vector<bool> heard(words.size());
-  words[0] = to_hex(own), heard[0] = true;
+  words[0] = to_hex(own);
   write_whole(path, format("%s %s\n", kCall, run.c_str()));
-  const auto all_came = [&] {
-    for (int r = 1; r < size; ++r) {
-      if (!words[size_t(r)].empty()) continue;
-      const std::vector<std::string> said = read_words(file_of(path, r));
-      if (said.size() == 3 && said[0] == kHello && said[1] == run) words[size_t(r)] = said[2];
-    }
-    return std::find(words.begin(), words.end(), "") == words.end();
-  };
-  const auto all_heard = [&] {
-    for (int r = 1; r < size; ++r)
-      if (!heard[size_t(r)]) heard[size_t(r)] = read_words(file_of(path, r)) == std::vector<std::string>{kHeard, run};
-    return std::find(heard.begin(), heard.end(), false) == heard.end();
-  };
-  const bool came = poll(timeout_seconds, all_came);
-  if (came) {
+  std::vector<int> missing = look_at_all(path, size, timeout_seconds, [&](int r, const std::vector<std::string>& said) {
+    if (said.size() != 3 || said[0] != kHello || said[1] != run) return false;
+    words[size_t(r)] = said[2];
+    return true;
+  });
+  if (missing.empty()) {
     std::string text = format("%s %s", kAnswer, run.c_str());
     for (const std::string& hex : words) text += " " + hex;
     write_whole(path, text + " end\n");
+    missing = look_at_all(path, size, timeout_seconds, [&](int, const std::vector<std::string>& said) {
+      return said == std::vector<std::string>{kHeard, run};
+    });
   }
-  const bool done = came && poll(timeout_seconds, all_heard);
   std::error_code ignored;
   fs::remove(path, ignored);
   for (int r = 1; r < size; ++r) fs::remove(file_of(path, r), ignored);
-  std::string missing;
-  for (int r = 1; r < size; ++r)
-    if (came ? !heard[size_t(r)] : words[size_t(r)].empty())
-      missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-  if (!done)
+  std::string names;
+  for (const int r : missing) names += (names.empty() ? "" : ", ") + std::to_string(r);
+  if (!missing.empty())
     fail_as(ExitCode::lost,
             "rendezvous at %s: of %d ranks, these did not come within %g s: %s\n"
             "  do they run, with the same --rendezvous file on a file system that all ranks share, and the same "
             "WORLD_SIZE?",
-            path.c_str(), size, timeout_seconds, missing.c_str());
+            path.c_str(), size, timeout_seconds, names.c_str());
   for (std::string& hex : words) hex = from_hex(hex);
   return words;
 }
@@ -128,7 +149,7 @@ std::vector<std::string> ask(const std::string& path, int rank, int size, const 
   write_whole(file_of(path, rank), "here\n");
   std::string run;  // the run whose call this rank has answered
   std::vector<std::string> words;
-  const bool answered = poll(timeout_seconds, [&] {
+  const auto look = [&] {
     const std::vector<std::string> said = read_words(path);
     if (said.size() == 2 && said[0] == kCall && said[1] != run) {
       run = said[1];
@@ -138,15 +159,24 @@ std::vector<std::string> ask(const std::string& path, int rank, int size, const 
     for (size_t r = 0; r < size_t(size); ++r) words.push_back(from_hex(said[2 + r]));
     write_whole(file_of(path, rank), format("%s %s\n", kHeard, run.c_str()));
     return true;
-  });
-  if (answered) return words;
-  std::error_code ignored;
-  fs::remove(file_of(path, rank), ignored);
-  fail_as(ExitCode::lost,
-          "rendezvous at %s: rank %d of %d had no answer from rank 0 within %g s\n"
-          "  do all ranks run, with the same --rendezvous file on a file system that they share, and the same "
-          "WORLD_SIZE?",
-          path.c_str(), rank, size, timeout_seconds);
+  };
+  const auto fail_as_late = [&] {
+    std::error_code ignored;
+    fs::remove(file_of(path, rank), ignored);
+    fail_as(ExitCode::lost,
+            "rendezvous at %s: rank %d of %d had no answer from rank 0 within %g s\n"
+            "  do all ranks run, with the same --rendezvous file on a file system that they share, and the same "
+            "WORLD_SIZE?",
+            path.c_str(), rank, size, timeout_seconds);
+  };
+  const Looks looks(timeout_seconds);
+  // Ranks that started together look at different times.
+  double lookers = rank;
+  while (!look()) {
+    if (!looks.in_time()) fail_as_late();
+    looks.pause(std::exchange(lookers, size));
+  }
+  return words;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "llmc/base/clock.h"
@@ -10,20 +12,18 @@
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks(200);
-// A rank that was not heard of for so long is silent: stopped, or its machine is.
-constexpr double kSilentSeconds = 1.5;
 // A rank whose process has ended gets this time to say why, through its launcher, before the others end.
 constexpr double kLastWordsSeconds = 5;
-// The news of how far all ranks are, or that one is gone, takes some exchanges with rank 0.
+// The news that a rank is gone takes some exchanges with rank 0.
 constexpr double kNewsSeconds = 1;
 
 }  // namespace
 
-Watchdog::Watchdog(const Ranks& ranks, double timeout_seconds)
+Watchdog::Watchdog(const Ranks& ranks, Timeouts timeouts)
     : whose_(ranks.name()),
       rank_(ranks.rank),
-      timeout_seconds_(timeout_seconds),
-      heartbeat_(ranks.rank, ranks.size),
+      timeouts_(timeouts),
+      heartbeat_(ranks.rank, ranks.size, timeouts.silent),
       time_([this] { keep_time(); }),
       looks_([this] { look(); }) {}
 
@@ -75,15 +75,12 @@ void Watchdog::keep_time() {
     clock_ += std::min(now - before, 1.0);
     before = now;
     const int64_t begun = begun_, done = done_;
-    // Soon enough for the news to arrive before the end.
-    const bool asks = error_since_ >= 0 ||
-                      longest_wait().seconds > std::min(timeout_seconds_ / 2, timeout_seconds_ - 2 * kNewsSeconds);
     const std::string address = std::exchange(address_of_rank_0_, "");
     lock.unlock();
     if (!address.empty() && rank_ != 0) heartbeat_.connect(address);
-    std::vector<Heartbeat::Sign> signs = heartbeat_.exchange(begun, done, asks);
+    const Heartbeat::News& news = heartbeat_.exchange(begun, done);
     lock.lock();
-    signs_ = std::move(signs);
+    news_ = news;
     require_no_error();
     require_in_time();
     require_no_rank_lost();
@@ -160,54 +157,53 @@ Watchdog::Wait Watchdog::longest_wait() const {
 
 void Watchdog::require_in_time() {
   const Wait wait = longest_wait();
-  if (wait.seconds > timeout_seconds_) end(format("%s: waited %g s", wait.what.c_str(), timeout_seconds_));
+  if (wait.seconds > timeouts_.comm) end(format("%s: waited %g s", wait.what.c_str(), timeouts_.comm));
 }
 
 // A rank that ends tells why itself; the others wait a little, and end too. A connection that ended is a suspicion
-// alone: perhaps the network lost it, and NCCL has another one. It counts while a wait is longer than any that ended
-// well. A silent rank is no more than that, and ends nobody before the time is up.
+// alone, and so is a silent one: perhaps the network lost it, and NCCL has another one. It counts while a wait is
+// longer than any that ended well.
 void Watchdog::require_no_rank_lost() {
-  const auto any = [&](auto&& is) { return std::any_of(signs_.begin(), signs_.end(), is); };
-  const bool ends = any([](const Heartbeat::Sign& s) { return s.begun == Heartbeat::kEnds; });
-  if (!ends && !any([](const Heartbeat::Sign& s) { return s.gone; })) lost_since_ = -1;
+  const Wait wait = longest_wait();
+  const auto in_vain = [&] { end(wait.what + (wait.what.empty() ? "" : ": ") + "waits in vain"); };
+  if (!news_.ends && !news_.gone.count) lost_since_ = -1;
   else if (lost_since_ < 0) lost_since_ = clock_;
-  else if (const Wait wait = longest_wait();
-           clock_ - lost_since_ > kLastWordsSeconds && (ends || wait.seconds > longest_done_ + kLastWordsSeconds))
-    end(wait.what + (wait.what.empty() ? "" : ": ") + "waits in vain");
+  else if (clock_ - lost_since_ > kLastWordsSeconds && (news_.ends || wait.seconds > longest_done_ + kLastWordsSeconds))
+    in_vain();
+  const double silent = timeouts_.silent;
+  if (silent > 0 && news_.silent.count && news_.silence >= silent &&
+      wait.seconds > std::max(silent, longest_done_ + std::min(silent, kLastWordsSeconds)))
+    in_vain();
+}
+
+// Returns " for ranks 2, 5 and 3 more", without this rank; "" if there is no other one.
+std::string Watchdog::other_ranks(const Heartbeat::Few& ranks) const {
+  std::vector<int> others;
+  std::copy_if(ranks.first, ranks.first + ranks.named(), std::back_inserter(others), [&](int r) { return r != rank_; });
+  if (others.empty()) return "";
+  const int more = ranks.count - ranks.named();
+  std::string names = others.size() == 1 && more == 0 ? " for rank" : " for ranks";
+  for (size_t i = 0; i < others.size(); ++i) names += format("%s %d", i ? "," : "", others[i]);
+  return more ? names + format(" and %d more", more) : names;
 }
 
 // Returns " for rank 2\n  why": ranks whose process has ended, else silent ones, those that were never heard of, or
 // those that are furthest behind.
 std::string Watchdog::late_ranks() const {
-  const auto those = [&](auto&& late) {
-    std::string names;
-    for (size_t r = 0; r < signs_.size(); ++r)
-      if (int(r) != rank_ && signs_[r].begun >= 0 && late(signs_[r]))
-        names += (names.empty() ? "" : ", ") + std::to_string(r);
-    return names.empty() ? names : (names.find(',') == names.npos ? " for rank " : " for ranks ") + names;
-  };
-  int64_t begun = begun_, done = done_, most = done_;
-  bool counted = true;
-  for (size_t r = 0; r < signs_.size(); ++r) {
-    if (int(r) == rank_ || !signs_[r].heard || signs_[r].begun < 0) continue;
-    counted = counted && signs_[r].counted;
-    begun = std::min(begun, signs_[r].begun);
-    done = std::min(done, signs_[r].done), most = std::max(most, signs_[r].done);
-  }
+  const Heartbeat::Least &begun = news_.begun, &done = news_.done;
   const std::pair<std::string, std::string> reasons[] = {
-      {those([](const auto& s) { return s.gone; }), "whose process has ended; the reason is in its own output"},
-      {those([](const auto& s) { return s.heard && s.age > kSilentSeconds; }),
-       "which is silent: its process is stopped, or its machine cannot be reached"},
-      {those([](const auto& s) { return !s.heard; }),
+      {other_ranks(news_.gone), "whose process has ended; the reason is in its own output"},
+      {other_ranks(news_.silent), format("silent for %.0f s: its process is stopped, or its machine cannot be reached",
+                                         std::floor(double(news_.silence)))},
+      {other_ranks(news_.unheard),
        "which was never heard of: it has not come so far, or no TCP connection to rank 0 is possible"},
-      {those([&](const auto& s) { return counted && s.begun == begun && begun < begun_; }),
-       format("which has come to collective %lld, and does something else now", (long long)begun)},
-      {those([&](const auto& s) { return counted && s.done == done && done < most; }),
-       format("whose GPU is still at collective %lld", (long long)done + 1)},
+      {begun.number < begun_ ? other_ranks(begun.ranks) : "",
+       format("which has come to collective %lld, and does something else now", (long long)begun.number)},
+      {done.number < std::max(news_.most_done, done_) ? other_ranks(done.ranks) : "",
+       format("whose GPU is still at collective %lld", (long long)done.number + 1)},
   };
   for (const auto& [names, why] : reasons)
     if (!names.empty()) return names + "\n  " + why;
-  for (const Heartbeat::Sign& s : signs_)
-    if (s.begun == Heartbeat::kEnds) return "\n  another rank has ended the run; the reason is in its output";
-  return counted ? "\n  no rank is late: a kernel hangs, or the connection of the GPUs" : "";
+  if (news_.ends) return "\n  another rank has ended the run; the reason is in its output";
+  return "\n  no rank is late: a kernel hangs, or the connection of the GPUs";
 }

@@ -19,12 +19,13 @@
 
 #include "llmc/comm/heartbeat.h"
 #include "llmc/comm/ranks.h"
+#include "llmc/comm/timeouts.h"
 #include "llmc/device/call_site.h"
 
 class Watchdog {
  public:
-  // Nothing may wait for other ranks for more than `timeout_seconds`.
-  Watchdog(const Ranks& ranks, double timeout_seconds);
+  // Nothing may wait for other ranks for longer than `timeouts` say.
+  Watchdog(const Ranks& ranks, Timeouts timeouts);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
 
@@ -72,11 +73,12 @@ class Watchdog {
   void require_in_time();
   void require_no_rank_lost();
   [[noreturn]] void end(const std::string& what);
+  std::string other_ranks(const Heartbeat::Few& ranks) const;
   std::string late_ranks() const;
 
   const std::string whose_;  // "rank 1 of 4"
   const int rank_;
-  const double timeout_seconds_;
+  const Timeouts timeouts_;
   Heartbeat heartbeat_;  // of keep_time()
   std::mutex mutex_;     // guards all that follows
   std::condition_variable wakes_;
@@ -92,7 +94,7 @@ class Watchdog {
   std::vector<std::function<std::string()>> errors_;
   std::string error_;        // that one of them returned
   double error_since_ = -1;  // when keep_time() first saw it; below 0: it has not
-  std::vector<Heartbeat::Sign> signs_;
+  Heartbeat::News news_;
   double lost_since_ = -1;  // when a rank was first seen gone; below 0: none is
   std::thread time_, looks_;
 };

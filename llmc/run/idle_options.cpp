@@ -50,6 +50,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"beyond-horizon", s.activations.offloads(run.config),
        format("all %d blocks are within the horizon of %d", run.config.L, s.activations.horizon)},
       {"ranks", run.mesh.world_size > 1, "there is one rank"},
+      {"heartbeat", run.device.gpu, "ranks on CPUs exchange no heartbeats: --comm-timeout"},
       {"data-ranks", run.mesh.data_degree() > 1, "no two ranks train on sequences of their own"},
       {"sharing", shards, one_rank},
       {"stage-3", stage_3 && shards, stage_3 ? one_rank : "--zero-stage is not 3"},
@@ -68,9 +69,8 @@ std::string unread_options(const Options& given) {
   constexpr std::string_view kNames =
       " tokenizer init out seed epochs eval-choices eval-format val-every val-tokens sample-every eval-keys "
       "prompt chat system sample-tokens temperature top-p export nvtx cuda-graphs quiet "
-      "checkpoint-on-signal checkpoint-verify comm-timeout lock-timeout skip-bad-samples rendezvous stop-after stage "
-      "fp8-grad "
-      "fp8-pow2-scales fp8-amax fp8-margin ";
+      "checkpoint-on-signal checkpoint-verify comm-timeout silent-timeout lock-timeout skip-bad-samples rendezvous "
+      "stop-after stage fp8-grad fp8-pow2-scales fp8-amax fp8-margin ";
   std::string list;
   for (const std::string& option : changed_options(given)) {  // "lr 0.0003"
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);

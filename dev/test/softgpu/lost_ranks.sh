@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 2: the CUDA build on ranks of which one is killed, stopped or late, at the start, in a gather, in a
 # reduce-scatter, while a graph is captured and while a checkpoint is saved: every other one ends by itself within
-# --comm-timeout and 15 s (a killed one: within 15 s), with code 5, and names it
+# --comm-timeout (stopped: --silent-timeout) and 15 s (a killed one: within 15 s), with code 5, and names it
 # Timeout: 900
 # Alone: it looks at how long ranks wait for one that is lost
 #
@@ -26,7 +26,7 @@ lost() {
     fi
     env "${variables[@]}" timeout --signal=KILL 100 "$train" --rendezvous "$scratch/$name.meet" --layers 1 --seq-len 32 \
       --global-batch $((4 * n)) --micro-batch 1 --steps 1000000 --val-every 0 --sample-every 0 --zero-stage 3 \
-      --comm-timeout $timeout_seconds --out "$scratch/$name" "${@:7}" >"$scratch/$name.$r" 2>&1 &
+      --comm-timeout $timeout_seconds --silent-timeout 5 --out "$scratch/$name" "${@:7}" >"$scratch/$name.$r" 2>&1 &
     pids+=($!)
   done
   # The lost rank says when (a kill by the disk's stand-in shows in its end).
@@ -64,13 +64,12 @@ lost_at_start() {
 }
 
 places=(start all_gather reduce_scatter capture checkpoint)
-# Each is late enough that the ranks have exchanged heartbeats: the loss of a rank 0 that is killed earlier is noticed
-# only after --comm-timeout.
+# Each is late enough that rank 0 has heard of all ranks: one that was never heard of is not silent.
 declare -A number=([all_gather]=100 [reduce_scatter]=10 [capture]=3 [checkpoint]=3)
 declare -A more=([capture]=--cuda-graphs [checkpoint]="--checkpoint-every 2")
 try() { # RANKS RANK WHERE HOW
-  timeout_seconds=2
-  if [ "$4" = kill ]; then timeout_seconds=60; fi # whose end is seen at once
+  timeout_seconds=60 # the end of one that is killed is seen at once, and a stopped one is silent
+  if [ "$4" = late ] || [ "$3-$4" = start-stop ]; then timeout_seconds=2; fi
   if [ "$3" = start ]; then
     check "$1 ranks: $2 is lost at the start: $4" lost_at_start "$1" "$2" "$4"
     return
