@@ -10,4 +10,5 @@ enum class ExitCode {
   not_finite = 4,    // a step with an infinity or NaN: the same start meets it again
   lost = 5,          // a rank, a GPU or the network failed: start again
   bad_steps = 6,     // --bad-steps-limit spikes in a row: look at the data that the error names
+  wrong_gpu = 7,     // a rank holds or computes other bits than it must: start again without its GPU
 };

@@ -84,6 +84,7 @@
   X("Checkpoints", Real, start, stop_after, 0.0, "[0, 1e6]", "hours from the program's start after which the run ends as it does when it is asked to stop (0: never)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
+  X("Checkpoints", Count, run, verify_every, 0, "[0, inf)", "steps between verifications: ranks compare what they hold twice, and compute a micro-batch of each other again; a wrong GPU ends the run (0: never)", "trains") \
   X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on from a checkpoint. auto: the newest of --out's run, else of runs/latest, in that run's folder. DIR: the newest of this run, or this checkpoint, in a new folder") \
   X("Checkpoints", Text, start, stage, "", "NAME", "with --resume DIR: begin a stage of the training there. Weights and moments go on; data, shares, batch, length of sequences and RoPE scaling may change; data and schedule count from its first step", "trains") \
   X("Checkpoints", Text, start, consolidate, "", "DIR", "train nothing: write --resume's checkpoint as a model directory; needs no GPU") \
