@@ -88,7 +88,8 @@ void end_wrong_gpu(Setup& setup, const WrongGpu& found, const RunFolder* folder,
                             found.what.c_str(), remains.c_str());
   Stream stream(setup.device, "mark");
   const std::string newest = broadcast_text(*setup.communicator, stream, checkpoint);
-  text += "\n  take its machine out of the run, and start again with --resume auto";
+  text += found.suspects.any() ? "\n  take its machine out of the run, and start again" : "\n  start again";
+  text += " with --resume auto";
   if (!setup.options.verify_every)
     text += "\n  --verify-every N looks for wrong GPUs, and marks checkpoints that are sound";
   else if (newest.empty()) text += ": no checkpoint is verified, so the run goes on from where this start began";
