@@ -38,14 +38,14 @@ class Trainer::Verification {
 
   std::optional<WrongBits> run(const MicroBatchOf& micro_batch) {
     const Range range("verification");
-    if (t_.scales_) t_.scales_->record(false);
+    if (t_.scales_) t_.scales_->remember(false);
     hashes_.clear(t_.compute_);
     compute_both(micro_batch);
     hash_weights();
     hash_state();
     fetch();
     std::optional<WrongBits> wrong = compare_all(micro_batch);
-    if (t_.scales_) t_.scales_->record(true);
+    if (t_.scales_) t_.scales_->remember(true);
     t_.parameters_.changed();  // the next step gathers and quantizes as after every update
     return wrong;
   }
