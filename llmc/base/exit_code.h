@@ -12,6 +12,7 @@ enum class ExitCode {
   not_finite = 4,    // a step with an infinity or NaN: the same start meets it again
   lost = 5,          // a rank, a GPU, the network or a disk failed: start again
   bad_steps = 6,     // --bad-steps-limit spikes in a row: look at the data that the error names
+  wrong_gpu = 7,     // a rank holds or computes other bits than it must: start again without its GPU
   // An option, a file or the data, which the user must mend: the same start fails again. It is the EX_USAGE of
   // sysexits.h, a number with which no launcher, library or shell ends a program by itself, as they do with 1.
   wrong_input = 64,

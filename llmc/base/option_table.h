@@ -85,6 +85,7 @@
   X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
   X("Checkpoints", Switch, run, checkpoint_verify, false, "", "read each file of a checkpoint back from the disk, before an older checkpoint is removed", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
+  X("Checkpoints", Count, run, verify_every, 0, "[0, inf)", "steps between verifications: ranks compare what they hold twice, and compute a micro-batch of each other again; a wrong GPU ends the run (0: never)", "trains") \
   X("Checkpoints", Text, start, resume, "none", "none|auto|DIR", "go on from a checkpoint. auto: the newest of --out's run, else of runs/latest, in that run's folder. DIR: the newest of this run, or this checkpoint, in a new folder") \
   X("Checkpoints", Switch, start, skip_bad_samples, false, "", "with --resume auto: leave out the samples of the steps that ended the run before (not finite, or --bad-steps-limit spikes), as bad_samples.json in its folder lists them", "trains") \
   X("Checkpoints", Real, machine, lock_timeout, 180, "[0, 1e6]", "seconds for which a start waits while another process writes its run's folder (0: it ends at once)", "trains") \

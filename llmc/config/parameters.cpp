@@ -104,6 +104,11 @@ std::vector<Slice> ParameterLayout::slices(int unit, size_t first, size_t count)
   return pieces;
 }
 
+Tensor UnitTensors::of(const ParameterInfo& t) const {
+  if (flat_) return flat_.elements(t.offset, t.size());
+  return t.projection ? Tensor() : unquantized_.at(t.unquantized_index).elements(0, t.size());
+}
+
 Tensor UnitTensors::operator[](const char* fused) const {
   const ParameterInfo* first = nullptr;
   int64_t rows = 0;

@@ -178,6 +178,8 @@ class UnitTensors {
   // Returns the fused matrix: (rows, columns) with the rows of all its tensors, or (rows) of a vector. It is absent if
   // it is not here, or if this model has none. Throws if the table has no such row.
   Tensor operator[](const char* fused) const;
+  // Returns the elements of one tensor, (size); absent if they are not here.
+  Tensor of(const ParameterInfo& tensor) const;
 
  private:
   const ParameterLayout& layout_;

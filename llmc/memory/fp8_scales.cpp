@@ -120,8 +120,8 @@ void Fp8Scales::restore(History history) {
 
 WeightScaleRefs Fp8Scales::weight_refs(uint32_t* not_finite) const {
   return {.scale = scales(),
-          .amax_step = amax_step_->as<float>(),
-          .statistics = counts_weights_ ? statistics_.get() : nullptr,
+          .amax_step = remembers_ ? amax_step_->as<float>() : nullptr,
+          .statistics = counts_weights_ && remembers_ ? statistics_.get() : nullptr,
           .not_finite = not_finite,
           .power_of_two = settings_.power_of_two,
           .may_lack_scale = may_lack_scale_};
@@ -134,8 +134,8 @@ void Fp8Scales::begin_step(int64_t step) {
 
 void Fp8Scales::begin_pass(bool training) {
   refs_ = {amax_->as<float>(), scales(), may_lack_scale_,
-           settings_.delayed() && training ? amax_step_->as<float>() : nullptr,
-           counts_ && training ? statistics_.get() : nullptr};
+           settings_.delayed() && training && remembers_ ? amax_step_->as<float>() : nullptr,
+           counts_ && training && remembers_ ? statistics_.get() : nullptr};
   if (refs_.needs_amax()) clear(compute_, amax_);
   shares_amax_ = training && settings_.delayed() && refs_.needs_amax() && all_ranks_.size() > 1;
 }

@@ -45,6 +45,9 @@ class Fp8Scales {
 
   // Sets all state as it was before the first step.
   void reset();
+  // remember(false): passes, and the weights that they quantize, change neither the history nor the counts, until
+  // remember(true).
+  void remember(bool remembers) { remembers_ = remembers; }
   // begin_pass() begins a pass over the blocks. Only a pass that trains changes the history and the counts, and only in
   // such a pass do the ranks agree on amaxes for scales that are missing.
   void begin_step(int64_t step);
@@ -129,7 +132,7 @@ class Fp8Scales {
   Fp8ScaleRefs refs_;
   std::function<void(int)> share_amax_;
   Event computed_, compared_;
-  bool shares_amax_ = false;
+  bool shares_amax_ = false, remembers_ = true;
   int64_t step_ = 0;  // the running step
   bool counts_ = false, counts_weights_ = false;
   int64_t recorded_ = 0;  // steps whose amaxes went into the history, if those under way are not held

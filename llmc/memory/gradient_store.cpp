@@ -128,6 +128,7 @@ void GradientStore::sum_copies(int unit, const Tensor& sums, size_t first) {
 }
 
 void GradientStore::reduce(int unit) {
+  if (look_) return look_(unit, whole(unit));
   if (placed(unit).reduces_each_micro_batch()) reduce_part(unit);
   else reduce_whole(unit);
 }

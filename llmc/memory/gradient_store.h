@@ -31,6 +31,11 @@ class GradientStore {
   using Reduced = std::function<void(Stream& stream, int unit, const Tensor& own)>;
   void on_reduced(Reduced reduced) { on_reduced_ = std::move(reduced); }
 
+  // With `look`, reduce() calls it with the whole unit, in place of the sums, which are not made: work that it enqueues
+  // on the compute stream sees this rank's own gradients of the pass. Empty: reduce() sums.
+  using Look = std::function<void(int unit, const Tensor& whole)>;
+  void look_at(Look look) { look_ = std::move(look); }
+
   // The next backward pass is the first of its step, or the last, or both, or neither.
   void begin_micro_batch(bool first, bool last);
   // True if the gradients of the unit's matrices are added to what is there; otherwise they are set. Those of norms and
@@ -89,6 +94,7 @@ class GradientStore {
   Stream &compute_, &reduce_stream_;
   HostStreams* host_;
   Reduced on_reduced_;
+  Look look_;
   PlannedTensor gradients_;      // of all units: whole, or this rank's parts
   PlannedTensor sums_;           // sums of a part of one unit, if the gradients are on the host
   Slots slots_;                  // for whole units

@@ -64,7 +64,7 @@ std::string place_of(const Setup& setup, const StepInput& input, const NotFinite
 
 }  // namespace
 
-std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input) {
+NotFiniteReport find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input) {
   Communicator& communicator = *setup.communicator;
   Stream stream(setup.device, "search");
   const Trainer::Search again = trainer.search_not_finite(input);
@@ -74,13 +74,11 @@ std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& inp
   std::string text;
   if (first != kNone)
     text = broadcast_text(communicator, stream, setup.ranks.rank == rank ? place_of(setup, input, *found) : "", rank);
-  else if (const StepResult& r = again.result; r.finite)
-    return format(
-        "run again, the step was finite, with the loss %s and the norm %s: this computer may have made an error",
-        plain_number(r.loss).c_str(), plain_number(double(r.grad_norm)).c_str());
+  else if (again.result.finite) return {"run again, the step was finite", again.result};
   else text = "no tensor has an infinity or NaN before the gradients are summed: their sum or their norm has";
   if (const int64_t weight = smallest(communicator, stream, bad_weight(trainer)).first; weight != kNone)
-    return text + "\n  the weights held one before the step: " + trainer.layout().tensors[size_t(weight)].name +
-           "\n  train other weights, or go on from an earlier checkpoint";
-  return text + "\n  a lower --lr or a longer --warmup-steps may help";
+    text += "\n  the weights held one before the step: " + trainer.layout().tensors[size_t(weight)].name +
+            "\n  train other weights, or go on from an earlier checkpoint";
+  else text += "\n  a lower --lr or a longer --warmup-steps may help";
+  return {text, again.result};
 }

@@ -3,11 +3,15 @@
 
 #include <string>
 
-struct Setup;
-class Trainer;
-struct StepInput;
+#include "llmc/train/trainer.h"
 
+struct Setup;
+
+struct NotFiniteReport {
+  std::string text;
+  StepResult again;  // of the step that was run again
+};
 // Runs the step again, and returns lines for the user: the first tensor that is not finite on any rank, the rank, the
 // micro-batch and its place in the data, and what may help. No step may be under way. All ranks call and return the
 // same.
-std::string find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input);
+NotFiniteReport find_not_finite(Setup& setup, Trainer& trainer, const StepInput& input);

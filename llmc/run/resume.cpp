@@ -13,6 +13,7 @@
 #include "llmc/base/printable.h"
 #include "llmc/base/text.h"
 #include "llmc/run/run_folder.h"
+#include "llmc/run/wrong_gpu.h"
 #include "llmc/train/run_state.h"
 #include "llmc/train/schedule.h"
 
@@ -41,6 +42,8 @@ std::string runs_to_resume() {
   return newest.empty() ? "name a folder that has checkpoints/step-…, or begin anew and save some: --checkpoint-every N"
                         : "name a run that has some, or one of these:" + names + (newest.size() > kNamed ? " …" : "");
 }
+
+int64_t step_of(const std::string& checkpoint) { return std::stoll(checkpoint.substr(checkpoint.rfind('-') + 1)); }
 
 bool is_empty_or_missing(const std::string& folder) {
   std::error_code error;
@@ -84,6 +87,7 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
       point.run_folder = options.out;
     }
     point.checkpoints = checkpoints_of(point.run_folder);
+    if (ended_with_wrong_gpu(point.run_folder)) point.keep_to_verified();
     point.find_beginning();
     if (options.out.empty() && point.checkpoints.empty() && fs::exists(point.run_folder + "/export", error))
       return {};  // the latest run has ended
@@ -101,6 +105,17 @@ std::optional<ResumePoint> ResumePoint::find(const Options& command_line) {
   return point;
 }
 
+// Without a verified checkpoint the run goes on from where the start began that found the wrong GPU.
+void ResumePoint::keep_to_verified() {
+  const Json starts = starts_in(run_folder + "/run.json");
+  const int64_t began = starts.elements().empty() ? 0 : starts.elements().back().get_int("first_step");
+  auto newest = std::ranges::find_if(checkpoints, is_verified);
+  if (newest == checkpoints.end())
+    newest = std::ranges::find_if(checkpoints, [&](const std::string& path) { return step_of(path) <= began; });
+  wrong_gpu = true, unverified.assign(checkpoints.begin(), newest);
+  checkpoints.erase(checkpoints.begin(), newest);
+}
+
 // The last start of the run tells where it began.
 void ResumePoint::find_beginning() {
   std::error_code error;
@@ -109,7 +124,8 @@ void ResumePoint::find_beginning() {
   const Json& start = starts.elements().back();
   const std::string from = start.get_string("from", "");
   const int64_t first_step = start.get_int("first_step");
-  const std::vector<int64_t> saved = checkpoints_in(run_folder + "/checkpoints");
+  std::vector<int64_t> saved = checkpoints_in(run_folder + "/checkpoints");
+  saved.erase(saved.begin(), saved.begin() + std::min(std::ssize(saved), std::ssize(unverified)));
   const bool has_ended = saved.empty() && fs::exists(run_folder + "/export/README.md", error);  // its last file
   if (from.empty() || has_ended || (!saved.empty() && saved.front() > first_step)) return;
   REQUIRE(
@@ -123,8 +139,11 @@ void ResumePoint::find_beginning() {
 
 void ResumePoint::require_newest() const {
   const auto name = [](const std::string& path) { return fs::path(path).filename(); };  // the folder has many spellings
+  const auto in = [&](const std::vector<std::string>& known, const std::string& path) {
+    return std::ranges::any_of(known, [&](const std::string& of) { return name(of) == name(path); });
+  };
   for (const std::string& path : checkpoints_of(run_folder))
-    REQUIRE(std::any_of(checkpoints.begin(), checkpoints.end(), [&](const auto& of) { return name(of) == name(path); }),
+    REQUIRE(in(checkpoints, path) || in(unverified, path),
             "%s was saved while this run started: another process has gone on with the run until now\n"
             "  start again with the same command",
             path.c_str());

@@ -17,6 +17,10 @@
 struct ResumePoint {
   std::string run_folder;                // in which the run goes on; "" if it starts a new one
   std::vector<std::string> checkpoints;  // to try, newest first; none: the run had no checkpoint yet
+  // The run ended with a wrong GPU (wrong_gpu.h): `checkpoints` begin with the newest verified one, and these are
+  // newer. The start sets them aside.
+  bool wrong_gpu = false;
+  std::vector<std::string> unverified = {};
   // The run began at a checkpoint of another one, or with a stage, and has saved none since: it begins there again,
   // with the options of its config.json. `stage`: the name of the stage that it begins; "" for none.
   bool begins_again = false;
@@ -39,6 +43,7 @@ struct ResumePoint {
   Options newest_options(const std::vector<std::string>& arguments) const;
 
  private:
+  void keep_to_verified();
   void find_beginning();
 };
 

@@ -41,7 +41,8 @@ std::string as_file_name(std::string model) {
 bool happened_by(const std::string& line, int64_t step) {
   try {
     const Json json = Json::parse(line, "a line of train.jsonl");
-    return json.get_int("step") < step + (json.contains("loss") || json.contains("fp8"));
+    const bool before = json.contains("loss") || json.contains("fp8") || json.contains("verified");
+    return json.get_int("step") < step + before;
   } catch (const Error&) {  // a line that was cut off when the process was killed
     return false;
   }

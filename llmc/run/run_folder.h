@@ -3,10 +3,10 @@
 //
 // train.jsonl has one object per line, each with a "step" (how many are done) and a "time" (when it was written, in
 // seconds since 1970, UTC). A line is about a training step (step_json), FP8 statistics ("fp8"), an evaluation
-// ("val_loss" and others), or a sample ("sample": its text; bytes that are not UTF-8 become U+FFFD). As long as the run
-// lasts, it holds two locks on this file: by flock, which keeps out other runs of any version, and by fcntl
-// (F_OFD_SETLK), of which a program that reads along asks (F_OFD_GETLK). So it knows when the run has ended, however it
-// ended, and takes no lock that a run could meet.
+// ("val_loss" and others), a verification that has passed ("verified"), or a sample ("sample": its text; bytes that are
+// not UTF-8 become U+FFFD). As long as the run lasts, it holds two locks on this file: by flock, which keeps out other
+// runs of any version, and by fcntl (F_OFD_SETLK), of which a program that reads along asks (F_OFD_GETLK). So it knows
+// when the run has ended, however it ended, and takes no lock that a run could meet.
 #pragma once
 
 #include <cstdint>

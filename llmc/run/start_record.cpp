@@ -45,12 +45,6 @@ std::string utc_now() {
   return text;
 }
 
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // Ranks of one host and one kind of device.
 struct Host {
   std::string name, device;
@@ -70,6 +64,12 @@ std::string ranges(const std::vector<int>& numbers) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
 
 std::string version_text() {
   std::string text = format("train_llama %s\ncommit     %s\nbuilt      %s\n", kVersion, kBuildCommit, built().c_str());

@@ -11,6 +11,8 @@
 // What --version prints: the version, the commit, for what and by what it was built, and the libraries.
 std::string version_text();
 
+std::string host_name();  // of this machine
+
 // Returns an entry of "starts" in run.json: when the program was started (UTC), after which step it goes on, by which
 // command and launcher, from which commit it was built, with which libraries and GPU driver, and on which hosts. The
 // environment is left out, since it may hold secrets. "process" is the one that writes the run's folder

@@ -54,7 +54,7 @@ bool TrainingLoop::is_done() {
       has_state || (asks_the_log && setup_.refused.empty() && RunFolder::logged_steps(run) == settings_.steps);
   const bool saved = options_.export_ ? exported : has_state || !saves;
   Stream stream(setup_.device, "done");
-  const bool done = broadcast_number(*setup_.communicator, stream, trained && saved);
+  const bool done = broadcast_number(*setup_.communicator, stream, trained && saved && !setup_.resume->wrong_gpu);
   REQUIRE(
       done || setup_.resumed_from || !broadcast_number(*setup_.communicator, stream, exported),
       "--resume auto: the run in %s has ended, and has no checkpoint to go on from\n"
@@ -106,8 +106,12 @@ void TrainingLoop::open_folder() {
   if (!reopens) unfinished_folder_ = run_path_;
   made_folder_ = broadcast_number(communicator, stream, folder_ && folder_->was_made());
   const std::string checkpoints = run_path_ + "/checkpoints";
-  if (folder_ && reopens)
-    if (const std::string left = make_room(checkpoints, setup_.refused); !left.empty()) console_.warning(left);
+  if (folder_ && reopens) {
+    std::vector<std::string> aside = setup_.refused;
+    aside.insert(aside.end(), setup_.resume->unverified.begin(), setup_.resume->unverified.end());
+    if (const std::string left = make_room(checkpoints, aside); !left.empty()) console_.warning(left);
+    if (const std::string found = take_over_wrong_gpu(run_path_); !found.empty()) console_.line(found);
+  }
   checkpointer_.emplace(checkpoints, options_.keep_checkpoints, trainer_, ranks,
                         options_.checkpoint_verify ? Disk::verified() : Disk::real());
   if (folder_) checkpointer_->add_files(small_files(*setup_.tokenizer_files, config));
@@ -123,6 +127,7 @@ int64_t TrainingLoop::run() {
     enqueue_step();
     if (finished_ + 1 < enqueued_) wait_for_oldest_step();
     write_checkpoint();
+    if (options_.verify_every && enqueued_ % options_.verify_every == 0) verify();
     stop = stop_requested_ || stop_now();
     const bool due = due_ && !checkpointer_->under_way();  // training need not wait for the one before
     if (!stop && (due || saves_at(enqueued_))) begin_checkpoint();
@@ -230,7 +235,7 @@ void TrainingLoop::wait_for_oldest_step() {
   const Json line = step_json(report);
   const bool leaves_nothing = ends && !unfinished_folder_.empty();  // the first step: give_up() removes the folder
   if (folder_ && !leaves_nothing) folder_->log(line);
-  if (ends) end_not_finite(report);
+  if (ends) end_not_finite(result, report);
   if (!report.skipped.empty()) skipped_.push_back(report.step);
   if (folder_) last_step_ = line;
   if (result.step == setup_.first_step()) report_first_step();
@@ -243,6 +248,60 @@ void TrainingLoop::wait_for_oldest_step() {
 
 void TrainingLoop::wait_for_all_steps() {
   while (finished_ < enqueued_) wait_for_oldest_step();
+}
+
+// Fills the step's micro-batch number `number` of any data rank.
+StepInput TrainingLoop::micro_batch_of(int64_t step, int64_t number, int data_rank) {
+  const BatchLayout layout{settings_.G, setup_.mesh.data_degree(), settings_.B};
+  const size_t B = size_t(settings_.B), tokens = B * size_t(settings_.T);
+  inputs_.resize(tokens), labels_.resize(tokens), sources_.resize(B);
+  positions_.resize(setup_.sampler->packs() ? tokens : 0);
+  setup_.sampler->fill(layout, setup_.step_of_stage(step), number, data_rank, inputs_.data(), labels_.data(),
+                       positions_.empty() ? nullptr : positions_.data(), sources_.data());
+  return {.step = step,
+          .learning_rate = 0,
+          .inputs = inputs_,
+          .labels = labels_,
+          .positions = positions_,
+          .sources = sources_};
+}
+
+// Verifies what the ranks hold after the steps so far, and what they compute of the last one's first micro-batch.
+void TrainingLoop::verify() {
+  wait_for_all_steps();
+  const double begun = seconds();
+  const auto wrong = trainer_.verify([&](int data_rank) { return micro_batch_of(finished_ - 1, 0, data_rank); });
+  if (wrong) end_wrong_bits(wrong_gpu(finished_, *wrong));
+  checkpointer_->verified(finished_);
+  console_.line(format("step %lld/%lld | verified in %s: the same bits on all ranks | %s", (long long)finished_,
+                       (long long)settings_.steps, human_duration(seconds() - begun).c_str(),
+                       checkpointer_->what_remains().c_str()));
+  if (folder_) folder_->log(Json::object().set("step", finished_).set("verified", true));
+}
+
+// The state is not saved: it may be wrong.
+void TrainingLoop::end_wrong_bits(const WrongGpu& found) {
+  if (checkpointer_->waits_for_state()) checkpointer_->forget();
+  checkpointer_->finish();
+  report_checkpoints();
+  end_wrong_gpu(setup_, found, folder(), folder_ ? checkpointer_->newest_verified() : "",
+                checkpointer_->what_remains());
+}
+
+// A step that would end the run was run again. Unless it gave the same bits, a rank is wrong and not the data: it is
+// looked for, if verifications were planned.
+void TrainingLoop::require_same_result(const StepResult& first, const StepResult& again) {
+  const auto same = [](double a, double b) { return a == b || (a != a && b != b); };
+  if (same(first.loss, again.loss) && same(first.grad_norm, again.grad_norm)) return;
+  const std::string what =
+      format("other bits the second time: step %lld had the loss %s and the norm %s, and run again it has %s and %s",
+             (long long)first.step + 1, plain_number(first.loss).c_str(), plain_number(first.grad_norm).c_str(),
+             plain_number(again.loss).c_str(), plain_number(again.grad_norm).c_str());
+  Suspects suspects;
+  for (int64_t k = 0; options_.verify_every && k < settings_.micro_batches && !suspects.any(); ++k)
+    if (const auto wrong = trainer_.verify([&](int data_rank) { return micro_batch_of(first.step, k, data_rank); }))
+      suspects = wrong->suspects;
+  end_wrong_bits({first.step, suspects, what});
 }
 
 // Saves the state after the steps that are done, unless it was saved already, or if this start has made no update: the
@@ -276,29 +335,30 @@ std::string TrainingLoop::record_bad_steps(int64_t first, int64_t end, const std
 
 // Ends the run at a step that is not finite. Saves the state before it, and runs the step again to say where it went
 // wrong.
-void TrainingLoop::end_not_finite(const StepReport& report) {
+void TrainingLoop::end_not_finite(const StepResult& result, const StepReport& report) {
   save_at_halt(enqueued_ - finished_ - 1, finished_);
-  const std::string loss = plain_number(report.loss), norm = plain_number(report.grad_norm);
-  const std::string way_round = record_bad_steps(
-      finished_, finished_ + 1, format("not finite: loss %s, gradient norm %s", loss.c_str(), norm.c_str()));
   console_.line(
       format("step %lld is not finite: running it again, with a look at each tensor", (long long)report.step));
   fill_batch(finished_);
-  const std::string found = find_not_finite(setup_, trainer_,
-                                            {.step = finished_,
-                                             .learning_rate = settings_.learning_rate_at(finished_),
-                                             .inputs = inputs_,
-                                             .labels = labels_,
-                                             .positions = positions_,
-                                             .no_graph = true,
-                                             .sources = sources_});
+  const NotFiniteReport found = find_not_finite(setup_, trainer_,
+                                                {.step = finished_,
+                                                 .learning_rate = settings_.learning_rate_at(finished_),
+                                                 .inputs = inputs_,
+                                                 .labels = labels_,
+                                                 .positions = positions_,
+                                                 .no_graph = true,
+                                                 .sources = sources_});
+  require_same_result(result, found.again);
+  const std::string loss = plain_number(report.loss), norm = plain_number(report.grad_norm);
+  const std::string way_round = record_bad_steps(
+      finished_, finished_ + 1, format("not finite: loss %s, gradient norm %s", loss.c_str(), norm.c_str()));
   fail_as(ExitCode::not_finite,
           "step %lld has the loss %s and the gradients' norm %s: its update was not made, so the weights are "
           "those after step %lld\n  %s%s\n  %s",
           (long long)report.step, loss.c_str(), norm.c_str(), (long long)finished_,
           checkpointer_->what_remains().c_str(),
           checkpointer_->newest().empty() ? "" : (": from there the run meets this step again" + way_round).c_str(),
-          found.c_str());
+          found.text.c_str());
 }
 
 // Ends the run after --bad-steps-limit spikes in a row. Saves the state after them, and says which sequence of the last
@@ -307,8 +367,6 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
   int64_t first = finished_;
   for (size_t i = skipped_.size(); i > 0 && skipped_[i - 1] == first; --i) --first;
   save_at_halt(enqueued_ - finished_, first);
-  const std::string way_round =
-      record_bad_steps(first, finished_, format("one of %lld spikes in a row", (long long)(finished_ - first)));
   console_.line(
       format("running step %lld again, with fewer and fewer of its sequences, to find the one that stands out",
              (long long)finished_));
@@ -320,6 +378,10 @@ void TrainingLoop::end_bad_steps(const StepResult& result) {
                         .positions = positions_,
                         .no_graph = true,
                         .sources = sources_};
+  trainer_.enqueue_step(input);
+  require_same_result(result, trainer_.wait_for_step());
+  const std::string way_round =
+      record_bad_steps(first, finished_, format("one of %lld spikes in a row", (long long)(finished_ - first)));
   const std::string found = find_spike(setup_, trainer_, input, result.loss_spike);
   fail_as(
       ExitCode::bad_steps,
@@ -419,7 +481,8 @@ void TrainingLoop::save_at_stop() {
 
 void TrainingLoop::report_checkpoints() {
   for (const Checkpointer::Saved& saved : checkpointer_->news())
-    console_.line(format("saved %s in %s", saved.path.c_str(), human_duration(saved.seconds).c_str()));
+    console_.line(format("saved %s in %s%s", saved.path.c_str(), human_duration(saved.seconds).c_str(),
+                         saved.verified ? ", verified" : ""));
 }
 
 // Returns what a checkpoint stores in addition to weights and moments, after the steps that have ended.

@@ -18,6 +18,7 @@
 #include "llmc/run/report.h"
 #include "llmc/run/run_folder.h"
 #include "llmc/run/setup.h"
+#include "llmc/run/wrong_gpu.h"
 #include "llmc/train/checkpointer.h"
 #include "llmc/train/trainer.h"
 
@@ -60,9 +61,13 @@ class TrainingLoop {
   void fill_batch(int64_t step);
   void wait_for_oldest_step();
   void wait_for_all_steps();
+  StepInput micro_batch_of(int64_t step, int64_t number, int data_rank);
+  void verify();
+  [[noreturn]] void end_wrong_bits(const WrongGpu& found);
+  void require_same_result(const StepResult& first, const StepResult& again);
   void save_at_halt(int64_t under_way, int64_t learnt);
   std::string record_bad_steps(int64_t first, int64_t end, const std::string& why);
-  [[noreturn]] void end_not_finite(const StepReport& report);
+  [[noreturn]] void end_not_finite(const StepResult& result, const StepReport& report);
   [[noreturn]] void end_bad_steps(const StepResult& result);
   void report_first_step();
   StepReport report_of(const StepResult& result) const;

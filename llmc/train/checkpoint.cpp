@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kFormat = "train_llama checkpoint 1";
 constexpr const char* kPartial = ".partial";
+constexpr const char* kVerified = "/verified.json";
 
 std::string share_name(int rank, int ranks) { return format("rank-%05d-of-%05d", rank, ranks); }
 
@@ -229,6 +230,10 @@ void remove_folder(const std::string& folder, Disk& disk) {
 
 }  // namespace
 
+void mark_verified(const std::string& path, int64_t step, Disk& disk) {
+  write_file(path + kVerified, Json::object().set("step", step).dump() + "\n", disk);
+}
+
 void remove_checkpoint(const std::string& path, Disk& disk) { remove_folder(path, disk); }
 void remove_partial_checkpoint(const std::string& path, Disk& disk) { remove_folder(path + kPartial, disk); }
 
@@ -252,6 +257,17 @@ std::vector<int64_t> checkpoints_in(const std::string& root) {
   });
   std::sort(steps.rbegin(), steps.rend());
   return steps;
+}
+
+bool is_verified(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path + kVerified, error);
+}
+
+int64_t newest_verified(const std::string& root) {
+  for (const int64_t step : checkpoints_in(root))
+    if (is_verified(checkpoint_path(root, step))) return step;
+  return -1;
 }
 
 Checkpoint::Checkpoint(const std::string& path) : path_(path) {

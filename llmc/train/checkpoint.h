@@ -10,6 +10,7 @@
 //     tokenizer.json …                  the tokenizer's files and generation_config.json, as far as the run has them
 //     state.json                        the step, the model, the options, the progress of the data and the schedule
 //     manifest.json                     each file with its bytes and XXH64; a checkpoint with a manifest is complete
+//     verified.json                     later, and not in the manifest: a verification of the run has passed since
 //
 // A checkpoint is written as step-00000120.partial and renamed when all of it is on the disk. So the name of a
 // checkpoint never stands for half of one. A removal deletes the manifest first.
@@ -63,8 +64,14 @@ void remove_partial_checkpoint(const std::string& path, Disk& disk = Disk::real(
 // Removes every checkpoint below `root` that was begun and never completed, or that is half removed.
 void remove_partial_checkpoints(const std::string& root, Disk& disk = Disk::real());
 
+// Records in a complete checkpoint that the verification after step `step` has passed, of the same start that saved it.
+void mark_verified(const std::string& path, int64_t step, Disk& disk = Disk::real());
+
 // ---- reading
 
+bool is_verified(const std::string& path);
+// Returns the step of the newest complete checkpoint below `root` that is verified; -1: there is none.
+int64_t newest_verified(const std::string& root);
 // Returns the steps of the complete checkpoints below `root`, newest first; none if there is no such folder. Does not
 // check whether their files match the manifest.
 std::vector<int64_t> checkpoints_in(const std::string& root);

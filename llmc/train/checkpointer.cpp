@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
@@ -93,10 +94,50 @@ void Checkpointer::remove_old() const {
   if (keep_ == 0) return;
   try {
     const std::vector<int64_t> steps = checkpoints_in(root_);
-    for (size_t i = size_t(keep_); i < steps.size(); ++i) remove_checkpoint(checkpoint_path(root_, steps[i]), disk_);
+    const int64_t verified = ::newest_verified(root_);
+    for (size_t i = size_t(keep_); i < steps.size(); ++i)
+      if (steps[i] != verified) remove_checkpoint(checkpoint_path(root_, steps[i]), disk_);
   } catch (const Error& error) {
     print_error(format("warning: an old checkpoint stays: %s", error.what()));
   }
+}
+
+void Checkpointer::verified(int64_t step) {
+  verified_step_ = step;
+  if (phase_ != Phase::publishing) mark();  // else when it is published: its thread may be removing old ones
+}
+
+// The first rank marks those that are verified and have not been removed. Without its mark a checkpoint counts as not
+// verified, so that this warns and does not throw.
+void Checkpointer::mark() {
+  std::erase_if(unmarked_, [&](int64_t step) {
+    if (step > verified_step_) return false;
+    const std::string path = checkpoint_path(root_, step);
+    try {
+      std::error_code error;
+      if (ranks_.rank == 0 && std::filesystem::exists(path + "/manifest.json", error))
+        mark_verified(path, verified_step_, disk_);
+    } catch (const Error& error) {
+      print_error(format("warning: %s is verified, and is not marked so: %s", path.c_str(), error.what()));
+    }
+    return true;
+  });
+}
+
+std::string Checkpointer::newest_verified() const {
+  try {
+    const int64_t step = ::newest_verified(root_);
+    return step < 0 ? "" : checkpoint_path(root_, step);
+  } catch (const Error&) {  // the folder is none any more
+    return "";
+  }
+}
+
+std::string Checkpointer::what_remains() const {
+  if (newest().empty()) return "no checkpoint exists";
+  const std::string verified = newest_verified(), remains = "the newest checkpoint is " + newest();
+  if (verified.empty()) return remains;
+  return remains + (verified == newest() ? ", which is verified" : ", the newest verified one is " + verified);
 }
 
 void Checkpointer::enter(Phase phase) {
@@ -136,7 +177,9 @@ void Checkpointer::take_flags(const StepFlags& flags) {
   } else {
     enter(Phase::idle);
     failed_ = false, saved_step_ = step_;
-    news_.push_back({path, seconds() - begun_});
+    unmarked_.push_back(step_);
+    mark();
+    news_.push_back({path, seconds() - begun_, step_ <= verified_step_});
   }
 }
 

@@ -54,20 +54,24 @@ class Checkpointer {
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();
 
+  // A verification after `step` steps has passed: the checkpoints that this process has saved of at most so many steps
+  // count as verified, also one that is still being written. The newest verified one is never removed.
+  void verified(int64_t step);
+  // Returns the newest verified checkpoint below root; "" if there is none.
+  std::string newest_verified() const;
   // Returns after how many steps the state was saved last; -1: it was not.
   int64_t saved_step() const { return saved_step_; }
   // True if the last save that was tried failed; the same on all ranks.
   bool failed() const { return failed_; }
   // Returns the newest complete checkpoint below root, of this run or an earlier one; "" if there is none.
   std::string newest() const;
-  // Returns "the newest checkpoint is X" or "no checkpoint exists".
-  std::string what_remains() const {
-    return newest().empty() ? "no checkpoint exists" : "the newest checkpoint is " + newest();
-  }
+  // Returns "the newest checkpoint is X" or "no checkpoint exists"; with the newest verified one, if any is.
+  std::string what_remains() const;
 
   struct Saved {
     std::string path;
     double seconds;  // from begin() or save() on
+    bool verified;
   };
   // Returns the checkpoints that were saved since the last call.
   std::vector<Saved> news();
@@ -89,6 +93,7 @@ class Checkpointer {
   const float* ask(Request request);  // called by the writing thread
   void answer();                      // called by the host's thread: answers a request, if there is one
   void publish();
+  void mark();
   void remove_old() const;
   // Calls f. The outcome is `done`, or `failed` if f throws.
   template <class F>
@@ -106,7 +111,9 @@ class Checkpointer {
   Phase phase_ = Phase::idle;
   int64_t asked_ = 0, counted_ = 0;  // flags that were given out, flags that came back
   int64_t stale_ = 0;                // how many of them were given out before the phase began
-  int64_t step_ = 0, saved_step_ = -1;
+  int64_t step_ = 0, saved_step_ = -1, verified_step_ = -1;
+  std::vector<int64_t>
+      unmarked_;  // the steps of checkpoints that this process has saved, and that are not verified yet
   bool removes_old_ = true;
   bool failed_ = false;  // the last save
   Json state_;

@@ -41,6 +41,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                  const TrainerSettings& settings)
     : device_(device),
       communicator_(communicator),
+      mesh_(mesh),
       groups_(communicator, mesh, config, settings.training && settings.muon),
       whole_config_(config),
       split_{mesh.tensor_degree, mesh.tensor_rank},
@@ -88,6 +89,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   if (!settings.training) return;
   reset_graph();
   if (settings.skip_spikes > 0) spikes_.emplace(plan_, settings.skip_spikes, settings.bad_steps_limit, compute_);
+  if (settings.verifies) hashes_.emplace(plan_, layout_.tensors.size(), communicator.size(), device);
   if (settings.snapshot) snapshot_.emplace(plan_, optimizer_state_, others_of_snapshot(), device);
   gradients_.emplace(plan_, layout_, placement_, settings.reduce_dtype, compute_, reduce_stream_,
                      settings.state.gradients_on_host ? host_.get() : nullptr);

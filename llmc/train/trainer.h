@@ -1,5 +1,6 @@
 // A model in training on this rank: its weights, gradients, moments and activations in planned memory, and the step.
-// Steps and forward passes are in trainer.cpp. State is set and saved in trainer_state.cpp.
+// Steps and forward passes are in trainer.cpp. State is set and saved in trainer_state.cpp. What ranks hold and compute
+// is verified in trainer_verify.cpp.
 //
 //   auto trainer = Trainer::create(device, communicator, config, settings);   // plans, allocates nothing
 //   trainer->allocate();
@@ -22,6 +23,7 @@
 #include "llmc/memory/snapshot.h"
 #include "llmc/model/transformer.h"
 #include "llmc/train/batch_uploader.h"
+#include "llmc/train/bit_hashes.h"
 #include "llmc/train/checkpoint.h"
 #include "llmc/train/full_tensors.h"
 #include "llmc/train/muon.h"
@@ -31,6 +33,7 @@
 #include "llmc/train/spikes.h"
 #include "llmc/train/step_state_queue.h"
 #include "llmc/train/trainer_settings.h"
+#include "llmc/train/verdict.h"
 
 class Tuning;
 
@@ -76,6 +79,18 @@ struct StepResult {
   bool loss_spike, norm_spike;  // its loss, its norm is a spike (spike_window.h)
   double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
   std::vector<LossSum> sources;  // of the labels of each source; empty if there is one source
+};
+
+// Ranks that hold or compute other bits than they must.
+struct WrongBits {
+  enum class Kind {
+    copies,       // their copies of numbers differ from those of other ranks
+    computation,  // they compute other bits than other ranks, from the same weights and tokens
+    repetition,   // they compute other bits the next time
+  };
+  Kind kind;
+  Suspects suspects;
+  std::string what;  // differs first: "the gradient of lm_head.weight"
 };
 
 class Trainer {
@@ -140,6 +155,13 @@ class Trainer {
     StepResult result;               // of the step run again
   };
   Search search_not_finite(const StepInput& input);
+  // Compares the copies that ranks have of weights and state, and what ranks compute of the same micro-batch: each
+  // group of ranks that compute the same sequences computes that of its own data rank and that of the one before it.
+  // `micro_batch` returns one micro-batch of a data rank, valid until the next call. Returns what differs, the same on
+  // all ranks; nothing if all is as it must be. Leaves weights, state and everything that a step reads as they are. No
+  // step may be under way; settings.verifies must be set. All ranks call.
+  using MicroBatchOf = std::function<StepInput(int data_rank)>;
+  std::optional<WrongBits> verify(const MicroBatchOf& micro_batch);
   // Returns how many updates were made, those of the steps that the host has waited for.
   int64_t updates() const { return updates_; }
   // Sums the flags of all ranks outside of a step. All ranks call.
@@ -181,6 +203,7 @@ class Trainer {
  private:
   Trainer(Device& device, Communicator& communicator, const Mesh& mesh, const ModelConfig& config,
           const TrainerSettings& settings);
+  class Verification;
   // The properties of a step that decide, with the settings, which work it enqueues.
   struct StepForm {
     int micro_batches;
@@ -215,6 +238,7 @@ class Trainer {
 
   Device& device_;
   Communicator& communicator_;
+  const Mesh mesh_;
   const ProcessGroups groups_;
   const ModelConfig whole_config_;
   const TensorSplit split_;
@@ -236,6 +260,7 @@ class Trainer {
   std::optional<Optimizer> optimizer_;
   std::optional<Muon> muon_;
   std::optional<Spikes> spikes_;      // with skip_spikes
+  std::optional<BitHashes> hashes_;   // if verifications were planned
   std::optional<Snapshot> snapshot_;  // if snapshots were planned
   int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot, without steps that are known to be held
   int64_t snapshot_waits_ = 0;        // steps that were under way at the snapshot, and still are

@@ -111,6 +111,10 @@ checks_of() {
       printf 'same_figures %d --optimizer muon --global-batch 16 --model $scratch/heads.json %s\n' 2 '--zero-stage 3' 1 ''
       return
       ;;
+    llmc/train/trainer_verify.* | llmc/train/bit_hashes.*)
+      echo 'dev/test/verify.sh'
+      return
+      ;;
     llmc/train/trainer.* | llmc/train/trainer_state.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'

@@ -1,0 +1,126 @@
+#include "llmc/run/wrong_gpu.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "llmc/base/error.h"
+#include "llmc/base/new_file.h"
+#include "llmc/base/printable.h"
+#include "llmc/run/start_record.h"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kMark = "/wrong_gpu.json";
+
+// Where a rank runs.
+struct Place {
+  std::string host, uuid, process;
+  std::string text(int rank) const {
+    return format("rank %d (host %s, ", rank, host.c_str()) + (uuid.empty() ? "process " + process : "GPU " + uuid) +
+           ")";
+  }
+};
+
+std::vector<Place> places(Setup& setup) {
+  Stream stream(setup.device, "places");
+  const std::string own = host_name() + "\n" + setup.device.info().uuid + "\n" + std::to_string(getpid());
+  std::vector<Place> all;
+  for (const std::string& text : gather_texts(*setup.communicator, stream, own)) {
+    std::istringstream lines(text);
+    Place& place = all.emplace_back();
+    std::getline(lines, place.host), std::getline(lines, place.uuid), std::getline(lines, place.process);
+    place.host = PrintableText().take(place.host);
+  }
+  return all;
+}
+
+// "rank 1 (…) holds", "rank 0 (…) or rank 1 (…) holds", "rank 2 (…) and rank 3 (…) hold"
+std::string subject(const WrongGpu& found, const std::vector<Place>& places) {
+  constexpr size_t kNamed = 8;
+  const std::vector<int>& ranks = found.suspects.ranks;
+  const bool many = found.suspects.certain && ranks.size() > 1;
+  std::string text;
+  for (size_t i = 0; i < ranks.size() && i < kNamed; ++i)
+    text += (i == 0 ? "" : found.suspects.certain ? " and " : " or ") + places[size_t(ranks[i])].text(ranks[i]);
+  if (ranks.size() > kNamed)
+    text += format(" %s %zu more", found.suspects.certain ? "and" : "or", ranks.size() - kNamed);
+  if (ranks.empty()) text = "a rank that is not known";
+  return text + (found.holds ? (many ? " hold" : " holds") : (many ? " compute" : " computes"));
+}
+
+Json mark(const WrongGpu& found, const std::vector<Place>& places, const std::string& checkpoint,
+          const std::string& error) {
+  Json ranks = Json::array(), hosts = Json::array(), gpus = Json::array();
+  for (const int rank : found.suspects.ranks) {
+    ranks.push_back(rank);
+    hosts.push_back(places[size_t(rank)].host), gpus.push_back(places[size_t(rank)].uuid);
+  }
+  return Json::object()
+      .set("step", found.step)
+      .set("ranks", ranks)
+      .set("certain", found.suspects.certain)
+      .set("hosts", hosts)
+      .set("gpus", gpus)
+      .set("checkpoint", fs::path(checkpoint).filename().string())
+      .set("error", PrintableText().take(error));
+}
+
+}  // namespace
+
+WrongGpu wrong_gpu(int64_t step, const WrongBits& wrong) {
+  using Kind = WrongBits::Kind;
+  const char* const than = wrong.kind == Kind::copies        ? "other bits than the other copies, first in "
+                           : wrong.kind == Kind::computation ? "other bits than other ranks from the same weights and "
+                                                               "tokens, first in "
+                                                             : "other bits than before from the same weights and "
+                                                               "tokens, first in ";
+  return {step, wrong.suspects, than + wrong.what, wrong.kind == Kind::copies};
+}
+
+void end_wrong_gpu(Setup& setup, const WrongGpu& found, const RunFolder* folder, const std::string& checkpoint,
+                   const std::string& remains) {
+  const std::vector<Place> all = places(setup);
+  std::string text = format("after step %lld %s %s\n  %s", (long long)found.step, subject(found, all).c_str(),
+                            found.what.c_str(), remains.c_str());
+  Stream stream(setup.device, "mark");
+  const std::string newest = broadcast_text(*setup.communicator, stream, checkpoint);
+  text += found.suspects.any() ? "\n  take its machine out of the run, and start again" : "\n  start again";
+  text += " with --resume auto";
+  if (!setup.options.verify_every)
+    text += "\n  --verify-every N looks for wrong GPUs, and marks checkpoints that are sound";
+  else if (newest.empty()) text += ": no checkpoint is verified, so the run goes on from where this start began";
+  else text += ": the run goes on from " + newest;
+  std::string lost;
+  try {
+    if (folder && setup.options.verify_every)
+      write_file(folder->path() + kMark, mark(found, all, newest, text).dump(2) + "\n");
+  } catch (const Error& error) {  // the ranks must not say different things
+    lost = error.what();
+  }
+  if (!lost.empty()) setup.console.warning("the next start will not know of it: " + lost);
+  fail_as(ExitCode::wrong_gpu, "%s", text.c_str());
+}
+
+bool ended_with_wrong_gpu(const std::string& run_folder) {
+  std::error_code error;
+  return fs::exists(run_folder + kMark, error);
+}
+
+std::string take_over_wrong_gpu(const std::string& run_folder) {
+  if (!ended_with_wrong_gpu(run_folder)) return "";
+  int64_t step = 0;
+  std::string what = "the mark cannot be read";
+  try {
+    const Json mark = Json::read(run_folder + kMark);
+    step = mark.get_int("step"), what = mark.get_string("error");
+  } catch (const Error&) {  // the rule holds without the words
+  }
+  std::error_code error;
+  fs::rename(run_folder + kMark, run_folder + format("/wrong_gpu.step-%08lld.json", (long long)step), error);
+  REQUIRE(!error, "cannot rename %s%s: %s", run_folder.c_str(), kMark, error.message().c_str());
+  return "the run had ended with a wrong GPU: " + what.substr(0, what.find('\n'));
+}
