@@ -102,7 +102,7 @@ after=$(($(products four) + 1)) # the first product of step 5
 
 PRODUCTS_WRONG=$after-100000000 PRODUCTS_RANK=1 ends_with 7 found 3 "${eight[@]}"
 said="after step 6 rank 1 (host $(hostname), process "
-check "the wrong rank is named" grep -q "^error on all 3 ranks: $said[0-9]*) computes other bits than other ranks from the same" "$scratch/found.txt"
+check "the wrong rank is named" grep -q "^error on .*: $said[0-9]*) computes other bits than other ranks from the same" "$scratch/found.txt"
 check "  and where the run goes on" says found "the run goes on from $(checkpoint found 4)"
 check "the mark has it" [ "$(json found/wrong_gpu.json '[step, ranks, certain, hosts, checkpoint]')" = "[6, [1], True, ['$(hostname)'], 'step-00000004']" ]
 check "the verified checkpoint is kept, though others are newer" has "found/checkpoints/step-00000004/verified.json"

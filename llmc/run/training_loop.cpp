@@ -284,8 +284,7 @@ void TrainingLoop::end_wrong_bits(const WrongGpu& found) {
   if (checkpointer_->waits_for_state()) checkpointer_->forget();
   checkpointer_->finish();
   report_checkpoints();
-  end_wrong_gpu(setup_, found, folder(), folder_ ? checkpointer_->newest_verified() : "",
-                checkpointer_->what_remains());
+  end_wrong_gpu(setup_, found, folder(), checkpointer_->newest_verified(), checkpointer_->what_remains());
 }
 
 // A step that would end the run was run again. Unless it gave the same bits, a rank is wrong and not the data: it is

@@ -84,10 +84,12 @@ WrongGpu wrong_gpu(int64_t step, const WrongBits& wrong) {
 void end_wrong_gpu(Setup& setup, const WrongGpu& found, const RunFolder* folder, const std::string& checkpoint,
                    const std::string& remains) {
   const std::vector<Place> all = places(setup);
-  std::string text = format("after step %lld %s %s\n  %s", (long long)found.step, subject(found, all).c_str(),
-                            found.what.c_str(), remains.c_str());
   Stream stream(setup.device, "mark");
-  const std::string newest = broadcast_text(*setup.communicator, stream, checkpoint);
+  // The first rank marks checkpoints, so that the others may not see yet what it sees.
+  const std::string newest = broadcast_text(*setup.communicator, stream, checkpoint),
+                    there_are = broadcast_text(*setup.communicator, stream, remains);
+  std::string text = format("after step %lld %s %s\n  %s", (long long)found.step, subject(found, all).c_str(),
+                            found.what.c_str(), there_are.c_str());
   text += found.suspects.any() ? "\n  take its machine out of the run, and start again" : "\n  start again";
   text += " with --resume auto";
   if (!setup.options.verify_every)

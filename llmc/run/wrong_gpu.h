@@ -25,8 +25,8 @@ struct WrongGpu {
 WrongGpu wrong_gpu(int64_t step, const WrongBits& wrong);
 
 // Writes the mark, if this rank has the folder and verifications mark checkpoints, and ends the run with
-// ExitCode::wrong_gpu. All ranks call. `checkpoint`: the newest verified one on the first rank, "" for none; `remains`:
-// which checkpoints there are.
+// ExitCode::wrong_gpu. All ranks call. `checkpoint`: the newest verified one, "" for none; `remains`: which checkpoints
+// there are; what the first rank says counts.
 [[noreturn]] void end_wrong_gpu(Setup& setup, const WrongGpu& found, const RunFolder* folder,
                                 const std::string& checkpoint, const std::string& remains);
 
