@@ -137,6 +137,7 @@ echo "$hosts" >>"$PLACED"
 case $hosts in
   *node2*) echo "error on rank 9 of 12: a GPU failed" >&2 && exit 5 ;;
   *node3*) printf 'error on all 4 ranks: waited 2 s for rank 11\n  which is stuck\n' >&2 && exit 5 ;;
+  *node6*) mkdir -p "$OUT" && printf '{\n  "ranks": [\n    11\n  ],\n  "certain": %s\n}\n' "$CERTAIN" >"$OUT/wrong_gpu.json" && exit 7 ;;
 esac
 exit "${THEN:-0}"
 SH
@@ -144,7 +145,7 @@ printf '#!/bin/sh\n[ "$5" != node4 ] || [ -n "$REACHED" ]\n' >"$scratch/ssh/ssh"
 chmod +x "$scratch/mpi/bin/mpirun" "$scratch/ssh/ssh"
 on_hosts() { # CODE HOSTS…
   : >"$scratch/placed"
-  exits "$1" env LLMC_PROGRAM="$train" MPI_HOME="$scratch/mpi" PATH="$scratch/ssh:$PATH" PLACED="$scratch/placed" scripts/run --hosts "${@:2}" -n 12 \
+  exits "$1" env LLMC_PROGRAM="$train" MPI_HOME="$scratch/mpi" PATH="$scratch/ssh:$PATH" PLACED="$scratch/placed" OUT="$scratch/hosts.run" scripts/run --hosts "${@:2}" -n 12 \
     --restarts 5 --restart-pause 0 --out "$scratch/hosts.run"
 }
 placed() { [ "$(xargs <"$scratch/placed")" = "$*" ] || { cat "$scratch/placed" && return 1; }; }
@@ -153,6 +154,11 @@ check "  spares take their places" placed node1:8,node2:4 node1:8,node2:4 node1:
 check "  which is said" said "host node2 failed in 2 starts in a row: it is left out from now on" "host node3 failed in 2"
 THEN=255 check "a host that does not answer" on_hosts 255 node4:8,node1:8,node5:4
 check "  is left out" placed node4:8,node1:8 node4:8,node1:8 node1:8,node5:4 node1:8,node5:4 node1:8,node5:4 node1:8,node5:4
+CERTAIN=true check "a host that computes wrongly" on_hosts 0 node1:8,node6:4,node5:4
+check "  is left out at once" placed node1:8,node6:4 node1:8,node5:4
+check "  which is said" said "(a GPU holds or computes other bits than it must)" "host node6 computes wrongly: it is left out from now on"
+CERTAIN=false check "one of two hosts that may" on_hosts 7 node1:8,node6:4,node5:4
+check "  is not" [ "$(sort -u "$scratch/placed")" = node1:8,node6:4 ]
 THEN=255 check "without enough spares" on_hosts 255 node4:8,node1:4,node5:4
 check "  nothing is left out" [ "$(sort -u "$scratch/placed")" = node4:8,node1:4 ]
 check "  which is said" said "host node4 failed in 2 starts in a row; without it only 8 slots are left for 12 ranks"
