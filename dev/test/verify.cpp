@@ -88,7 +88,9 @@ Case case_of(const World& world, const Words& words, size_t first) {
   std::string name = format("%d rank(s)", world.ranks.size);
   for (size_t i = first; i < words.size(); ++i) name += " " + words[i];
   Values values(words, first);
-  const ModelConfig config = tiny({.tied = values.has("tied"), .family = values.has("qwen3") ? "qwen3" : "llama"});
+  TinyModel model{.tied = values.has("tied"), .family = values.has("qwen3") ? "qwen3" : "llama"};
+  if (values.has("heads")) model.NH = 8;  // for four ranks, of which each two have the same keys and values
+  const ModelConfig config = tiny(model);
   TrainerSettings s = settings_in(values.take("precision", "fp32"), config);
   s.zero_stage = values.number("stage");
   const Mesh mesh = world.mesh(values.number("tensor", 1), values.number("context", 1), values.number("hybrid"));

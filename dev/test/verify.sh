@@ -17,7 +17,8 @@ program=$build/test/verify
 echo "-- sound ranks: no alarm, the same bits, planned memory alone"
 sound=("1" "1 precision=delayed graphs" "2" "2 stage=1 graphs precision=bf16" "2 stage=2 gradients state tied"
   "2 stage=3 precision=delayed gathered stats=1" "2 tensor=2 precision=tensorwise recompute" "2 context=2 stage=3 muon"
-  "3 stage=3 offload narrow precision=bf16" "4 tensor=2 hybrid=1 stage=1 precision=rowwise" "4 hybrid=2 stage=2 bf16-sums")
+  "3 stage=3 offload narrow precision=bf16" "4 tensor=2 hybrid=1 stage=1 precision=rowwise" "4 hybrid=2 stage=2 bf16-sums"
+  "4 tensor=4 heads stage=1")
 if [ "${VERIFY:-}" = every ]; then
   for precision in fp32 bf16 tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
     for stage in 0 1 2 3; do
@@ -29,7 +30,8 @@ if [ "${VERIFY:-}" = every ]; then
     sound+=("2 stage=$stage precision=delayed gathered graphs" "4 tensor=2 stage=$stage precision=tensorwise gathered"
       "2 stage=$stage muon offload recompute" "2 stage=$stage state gradients narrow precision=bf16")
   done
-  sound+=("8 tensor=2 context=2 hybrid=1 stage=3" "6 tensor=6 qwen3" "8 tensor=4 precision=delayed stage=2")
+  sound+=("8 tensor=2 context=2 hybrid=1 stage=3" "6 tensor=2 qwen3"
+    "8 tensor=4 heads precision=delayed stage=2")
 fi
 for case in "${sound[@]}"; do
   read -ra words <<<"$case"
@@ -48,6 +50,8 @@ flipped 3 2 "master weights" 84003 "copies of ranks 2: the master weights of $do
 flipped 4 3 "first moments" 3 "copies of ranks 1,3?: the first moments of model.embed_tokens.weight" hybrid=2 stage=2
 # Norms are on all ranks of a tensor group: with two of them there are four copies.
 flipped 4 2 "first moments" 8195 "copies of ranks 2: the first moments of model.layers.0.input_layernorm.weight" tensor=2
+# Two ranks of four have the same keys and values.
+flipped 4 1 "first moments" 12000 "copies of ranks 0,1?: the first moments of model.layers.0.self_attn.k_proj.weight" tensor=4 heads
 # A shard has no copy: its error reaches all ranks with the next gather.
 flipped 2 1 "first moments" 30003 "" stage=2
 
