@@ -242,6 +242,7 @@ inline Json saved_state(int64_t step, int64_t updates) {
       .set("step", step)
       .set("optimizer_steps", updates)
       .set("skipped_steps", Json::array())
+      .set("left_out", Json::array())
       .set("windows", kWindows)
       .set("last_step", nullptr)
       .set("last_score", nullptr);
