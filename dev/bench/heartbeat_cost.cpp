@@ -1,4 +1,4 @@
-// What a round of heartbeats costs: all ranks report to rank 0, which answers them (llmc/comm/heartbeat.h).
+// Measures the cost of a round of heartbeats: all ranks report to rank 0, which answers them (llmc/comm/heartbeat.h).
 //
 //   build/cpu/bench/heartbeat_cost [RANKS]        4096
 //

@@ -358,7 +358,7 @@ void Heartbeat::hear_ranks() {
     if (!open) end(r);
   }
   gather_news();
-  // What a rank does not fetch is not piled up.
+  // News that a rank does not fetch are not piled up.
   for (Connection& c : peers_) {
     if (!c.open()) continue;
     if (c.reported && c.out.size() <= sizeof token_) append(c.out, news_);

@@ -40,7 +40,7 @@ class Heartbeat {
       if (other == number) ranks.add(rank);
     }
   };
-  // What rank 0 has found out about the ranks that have not taken leave. It is sent as it is.
+  // The findings of rank 0 about the ranks that have not taken leave. They are sent as they are.
   struct News {
     Few gone;           // the connection ended, and has not come again
     Few silent;         // not heard of for `silent_seconds`; if there is none such rank, for 1.5 s

@@ -268,7 +268,8 @@ void Setup::open_sampler() {
   if (!change.empty()) console.warning(change);
 }
 
-// What the checkpoint leaves out of this stage stays so; --skip-bad-samples adds what ended the run since.
+// The run leaves out what its checkpoint left out of this stage; --skip-bad-samples adds the samples that ended it
+// since.
 void Setup::leave_out_samples() {
   if (resumed_from && !begins_stage()) left_out = bad_steps_of(resumed_from->state().at("left_out"));
   if (command_line.skip_bad_samples && resume && !resume->run_folder.empty()) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kMark = "/wrong_gpu.json";
 
-// Where a rank runs.
+// The host and the GPU of a rank.
 struct Place {
   std::string host, uuid, process;
   std::string text(int rank) const {

@@ -15,7 +15,7 @@
 #include "llmc/run/setup.h"
 #include "llmc/train/trainer.h"
 
-// What was found after `step` steps: how the ranks err, and what shows it.
+// A finding after `step` steps: it says how the ranks err, and what shows it.
 struct WrongGpu {
   int64_t step;
   Suspects suspects;

@@ -16,8 +16,8 @@
 #include "llmc/comm/communicator.h"
 #include "llmc/memory/plan.h"
 
-// What is hashed, a table each. In `losses` the first word alone is used, in `fp8_weights` one for each product.
-// `other_…`: of the micro-batch of another data rank.
+// The kinds of bits that are hashed, each with a table of its own. In `losses` the first word alone is used, in
+// `fp8_weights` one for each product. `other_…`: of the micro-batch of another data rank.
 enum class Hashed {
   weights,
   fp8_weights,
