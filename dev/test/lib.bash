@@ -91,6 +91,22 @@ resume() {
   ranks "$2" "$train" --out "$scratch/$1" --resume "$3" "${@:4}" >"$scratch/$1.txt" 2>&1 </dev/null ||
     { cat "$scratch/$1.txt" && fail "the run $1"; }
 }
+# a_token_that_is_nan: a text in which ~ occurs once, $scratch/with.txt; one in which it does not, $scratch/without.txt; and
+# a model whose embedding of ~ is NaN, $scratch/start, after a step with the test's options on the second text.
+a_token_that_is_nan() {
+  head -c 4000 "$root/dev/data/tinyshakespeare.txt" >"$scratch/without.txt"
+  { head -c 1234 "$scratch/without.txt" && printf '~' && tail -c +1236 "$scratch/without.txt"; } >"$scratch/with.txt"
+  heads_model >"$scratch/model.json"
+  run start 1 --model "$scratch/model.json" --train-data "$scratch/without.txt" --steps 1
+  python3 - "$scratch/start/export/model.safetensors" <<'EOF'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as file:
+    length = struct.unpack("<Q", file.read(8))[0]
+    begin = json.loads(file.read(length))["model.embed_tokens.weight"]["data_offsets"][0]
+    file.seek(8 + length + begin + ord("~") * 64 * 4)
+    file.write(struct.pack("<f", float("nan")) * 64)
+EOF
+}
 # checkpoint NAME STEP: the folder of the run's checkpoint.
 checkpoint() { printf "$scratch/%s/checkpoints/step-%08d" "$1" "$2"; }
 # says NAME TEXT: the run printed it.
