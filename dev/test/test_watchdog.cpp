@@ -8,6 +8,7 @@
 #include "dev/test/heartbeat_processes.h"
 #include "dev/test/test.h"
 #include "llmc/base/clock.h"
+#include "llmc/comm/ras.h"
 
 namespace {
 
@@ -72,6 +73,104 @@ TEST_CASE("a collective that is late ends the process, by its name and that of t
   CHECK(said ==
         "error on rank 0 of 2: reduce_scatter_sum (here.cpp:8), collective 2 of this run: waited 0.5 s for rank 1\n"
         "  which has come to collective 1, and does something else now\n");
+}
+
+namespace {
+
+// Answers one client as NCCL's RAS does, in a thread of its own.
+class RasStandIn {
+ public:
+  RasStandIn(std::string greeting, std::string status) : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    REQUIRE(listen(listener_, 1) == 0, "no listener");
+    sockaddr_in own{};
+    socklen_t length = sizeof own;
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&own), &length);
+    setenv("NCCL_RAS_ADDR", ("127.0.0.1:" + std::to_string(ntohs(own.sin_port))).c_str(), 1);
+    thread_ = std::thread([this, greeting, status] {
+      const int client = accept(listener_, nullptr, nullptr);
+      const auto hear = [client] {
+        std::string line;
+        for (char c; line.find('\n') == line.npos && recv(client, &c, 1, 0) == 1;) line += c;
+        return line;
+      };
+      const auto say = [client](const std::string& text) { send(client, text.data(), text.size(), MSG_NOSIGNAL); };
+      asked_ += hear(), say(greeting);
+      asked_ += hear(), say("OK\n");
+      asked_ += hear(), say(status);
+      close(client);
+    });
+  }
+  // Returns what the client asked.
+  std::string finish() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    unsetenv("NCCL_RAS_ADDR");
+    return asked_;
+  }
+
+ private:
+  const int listener_;
+  std::string asked_;
+  std::thread thread_;
+};
+
+constexpr const char* kRasStatus =
+    "NCCL version 2.28.3\n\nJob summary\n===========\n\n  Nodes  Processes\n      1          4\n\n"
+    "Communicators... (2.05s)\n=============\n\nGroup     Status  Errors\n    0    RUNNING  INCOMPLETE\n\n"
+    "Errors\n======\n\nINCOMPLETE\n  Missing communicator data from 1 job process\n"
+    "  Process 3487984 on node 172.16.64.213 managing GPU 5\n\n"
+    "Warnings\n========\n\nTIMEOUT\n  Encountered 2 communication timeouts\n";
+
+}  // namespace
+
+TEST_CASE("NCCL's RAS is asked what is wrong, and not waited for") {
+  const std::string errors =
+      "INCOMPLETE\n  Missing communicator data from 1 job process\n"
+      "  Process 3487984 on node 172.16.64.213 managing GPU 5";
+  CHECK(faults_of_ras(kRasStatus) == errors);
+  CHECK(faults_of_ras("Errors\n======\n\nWarnings\n========\n\nTIMEOUT\n  2 times") == "TIMEOUT\n  2 times");
+  CHECK(faults_of_ras("Communicators... (0.00s)\n=====\n\n 0 RUNNING OK\n") == "");
+  CHECK(faults_of_ras("Errors\n======\na\n\x1b[2Jb\n") == "a\n\ufffd[2Jb");
+  std::string many = "Errors\n======\n";
+  for (int i = 0; i < 100; ++i) many += "e\n";
+  CHECK(faults_of_ras(many).size() == 12 * 2 - 1);
+  {
+    RasStandIn ras("SERVER PROTOCOL 2\n", kRasStatus);
+    CHECK(ask_ras(5) == errors);
+    CHECK(ras.finish() == "CLIENT PROTOCOL 2\nTIMEOUT 1\nVERBOSE STATUS\n");
+  }
+  {
+    RasStandIn other("HTTP/1.1 400 Bad Request\n", "");
+    CHECK(ask_ras(5) == "");
+    other.finish();
+  }
+  {  // one that takes the connection and says nothing
+    RasStandIn silent("", "");
+    const double begin = seconds();
+    CHECK(ask_ras(0.3) == "");
+    CHECK(seconds() - begin >= 0.29);
+    silent.finish();
+  }
+  CHECK(ask_ras(0.3) == "");  // nobody listens
+}
+
+TEST_CASE("a rank that names no lost one adds what NCCL's RAS says") {
+  RasStandIn ras("SERVER PROTOCOL 2\n", kRasStatus);
+  int code = 0;
+  const std::string said = ended(
+      [] {
+        Watchdog watchdog(rank_of(0, 1), {.comm = 0.5});
+        watchdog.begun("all_gather", {"here.cpp", 7}, nullptr, [] { return false; });
+        sleep_for(20);
+      },
+      code);
+  CHECK(code == int(ExitCode::lost));
+  CHECK(said ==
+        "error on rank 0 of 1: all_gather (here.cpp:7), collective 1 of this run: waited 0.5 s\n"
+        "  no rank is late: a kernel hangs, or the connection of the GPUs\n"
+        "  NCCL's own status (RAS):\n    INCOMPLETE\n      Missing communicator data from 1 job process\n"
+        "      Process 3487984 on node 172.16.64.213 managing GPU 5\n");
+  ras.finish();
 }
 
 TEST_CASE("a call that waits for ranks ends the process, and names those that were never heard of") {

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <regex>
 #include <utility>
 
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
+#include "llmc/comm/ras.h"
 
 namespace {
 
@@ -16,12 +18,14 @@ constexpr std::chrono::milliseconds kBetweenLooks(200);
 constexpr double kLastWordsSeconds = 5;
 // The news that a rank is gone takes some exchanges with rank 0.
 constexpr double kNewsSeconds = 1;
+constexpr double kRasSeconds = 3;
 
 }  // namespace
 
 Watchdog::Watchdog(const Ranks& ranks, Timeouts timeouts)
     : whose_(ranks.name()),
       rank_(ranks.rank),
+      first_of_machine_(ranks.local_rank == 0),
       timeouts_(timeouts),
       heartbeat_(ranks.rank, ranks.size, timeouts.silent),
       time_([this] { keep_time(); }),
@@ -122,9 +126,13 @@ void Watchdog::find_error(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-// The others learn that this rank ends the run, so that they neither wait for it nor take it for the lost one.
+// The others learn that this rank ends the run, so that they neither wait for it nor take it for the lost one. If no
+// rank is lost, NCCL may know which connection hangs; one rank of a machine asks it, since each answer takes all ranks.
 void Watchdog::end(const std::string& what) {
-  const std::string late = late_ranks();
+  std::string late = late_ranks();
+  if (first_of_machine_ && !news_.gone.count && !news_.silent.count)
+    if (const std::string faults = ask_ras(kRasSeconds); !faults.empty())
+      late += "\n  NCCL's own status (RAS):\n    " + std::regex_replace(faults, std::regex("\n"), "\n    ");
   heartbeat_.leave(Heartbeat::kEnds);
   end_now("error on " + whose_ + ": " + what + late);
 }

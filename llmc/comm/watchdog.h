@@ -78,6 +78,7 @@ class Watchdog {
 
   const std::string whose_;  // "rank 1 of 4"
   const int rank_;
+  const bool first_of_machine_;
   const Timeouts timeouts_;
   Heartbeat heartbeat_;  // of keep_time()
   std::mutex mutex_;     // guards all that follows

@@ -68,7 +68,7 @@ std::shared_ptr<cpu_backend::Task> Device::State::enqueue(Stream::State& stream,
 
 std::function<void()> Device::State::recorded(std::function<void()> function) {
   if (!executes) return nullptr;
-  if (!record) return function;
+  if (!record || record->full()) return function;
   return [this, to = record, entry = int(record->entries.size()) - 1, function = std::move(function)] {
     const double begin = seconds();
     function();
@@ -84,7 +84,7 @@ Device::State& declare(const Work& work) {
   Stream::State& stream = work.stream.state();
   Device::State& device = stream.device->state();
   if (device.checks_order) device.order.access(stream.timeline, work.name, work.site, work.accesses, work.access_count);
-  if (device.record) device.record->entries.push_back(entry_of(work, stream.number));
+  if (device.record && !device.record->full()) device.record->entries.push_back(entry_of(work, stream.number));
   return device;
 }
 

@@ -94,9 +94,10 @@ void Device::record_to(Record* record) {
 
 RecordedWork::RecordedWork(const Work& work) : range_(work.name), work_(work) {
   Device::State& device = work.stream.device().state();
-  if (!device.record) return;
+  if (!device.record || device.record->full()) return;
   device.record->entries.push_back(entry_of(work, work.stream.state().number));
   if (!device.executes || work.traffic.joins) return;  // the first of a launch has the time of all
+  is_timed_ = true;
   Device::State::Timed timed{int(device.record->entries.size()) - 1, nullptr, nullptr};
   CUDA_CHECK(cudaEventCreate(&timed.begin));
   CUDA_CHECK(cudaEventCreate(&timed.end));
@@ -104,9 +105,7 @@ RecordedWork::RecordedWork(const Work& work) : range_(work.name), work_(work) {
   device.timed.push_back(timed);
 }
 RecordedWork::~RecordedWork() {
-  Device::State& device = work_.stream.device().state();
-  if (device.record && device.executes && !work_.traffic.joins)
-    cudaEventRecord(device.timed.back().end, cuda_stream(work_.stream));
+  if (is_timed_) cudaEventRecord(work_.stream.device().state().timed.back().end, cuda_stream(work_.stream));
 }
 bool RecordedWork::executes() const { return work_.stream.device().executes(); }
 

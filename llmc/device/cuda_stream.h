@@ -21,4 +21,5 @@ class RecordedWork {
  private:
   const Range range_;
   const Work work_;
+  bool is_timed_ = false;
 };

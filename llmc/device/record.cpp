@@ -16,3 +16,10 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.own = work.traffic.own, entry.exchanges = work.traffic.exchanges;
   return entry;
 }
+
+double Record::busy_seconds(const char* stream) const {
+  double sum = 0;
+  for (const Span& span : spans)
+    if (streams[size_t(entries[size_t(span.entry)].stream)] == stream) sum += span.end - span.begin;
+  return sum;
+}

@@ -12,6 +12,7 @@
 // rank of any mesh, even of a model that fits on no machine.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,12 @@ struct Record {
   std::vector<std::string> streams;
   std::vector<Entry> entries;
   std::vector<Span> spans;  // of a device that executes; complete when the recording ends; in no order
+  size_t most = SIZE_MAX;   // entries: later work is executed, and not recorded
+  bool full() const { return entries.size() >= most; }
+
+  // Returns the seconds for which the work of this stream was executed. The time in which the stream waited is not
+  // among them.
+  double busy_seconds(const char* stream) const;
 };
 
 // Returns the record entry of `work` in the stream of this number.

@@ -68,7 +68,7 @@ std::string unread_options(const Options& given) {
   constexpr const char* kRead[] = {"optimizer", "skip-spikes"};  // they decide what is planned
   constexpr std::string_view kNames =
       " tokenizer init out seed epochs eval-choices eval-format val-every val-tokens sample-every eval-keys "
-      "prompt chat system sample-tokens temperature top-p export nvtx cuda-graphs quiet "
+      "prompt chat system sample-tokens temperature top-p export gpu-every nvtx cuda-graphs quiet "
       "checkpoint-on-signal checkpoint-verify comm-timeout silent-timeout lock-timeout skip-bad-samples rendezvous "
       "stop-after stage fp8-grad fp8-pow2-scales fp8-amax fp8-margin ";
   std::string list;

@@ -121,6 +121,11 @@ void TrainingLoop::open_folder() {
 // One step is always under way while the host prepares the next one. Its result is read one step late.
 int64_t TrainingLoop::run() {
   last_checkpoint_time_ = seconds();
+  if (options_.gpu_every && enqueued_ < settings_.steps) {
+    rank_times_.emplace(*setup_.communicator, setup_.device);
+    if (const std::string why = rank_times_->missing_sensors(); !why.empty())
+      console_.line("no clocks and temperatures of the GPUs: " + why);
+  }
   bool stop = false;
   while (!stop && enqueued_ < settings_.steps) {
     measure_before(enqueued_);
@@ -191,21 +196,37 @@ void TrainingLoop::enqueue_step() {
   StepFlags flags = checkpointer_->flags();
   flags.stop = stop_requests_.any(), flags.due = is_due();
   const bool traced = !options_.trace.empty() && step == setup_.traced_step();  // the first rank records it
+  const bool looks = looks_at_gpus(step), timed = looks && rank_times_->records();
+  const bool recorded = timed || (traced && folder_);
   Record record;
-  if (traced && folder_) setup_.device.record_to(&record);
+  if (!traced) record.most = RankTimes::kRecorded;
+  if (recorded) setup_.device.record_to(&record);
   trainer_.enqueue_step({.step = step,
                          .learning_rate = settings_.learning_rate_at(step),
                          .inputs = inputs_,
                          .labels = labels_,
                          .flags = flags,
                          .positions = positions_,
-                         .no_graph = traced,
+                         .no_graph = traced || timed,
                          .sources = sources_});
+  if (looks) rank_times_->read_sensors();
+  if (recorded) setup_.device.record_to(nullptr);
+  if (looks) report_gpus(record);
   if (!traced || !folder_) return;
-  setup_.device.record_to(nullptr);
   write_trace(options_.trace, record, record.spans);
   console_.line(format("wrote the streams of step %lld to %s: open it in ui.perfetto.dev", (long long)step + 1,
                        options_.trace.c_str()));
+}
+
+bool TrainingLoop::looks_at_gpus(int64_t step) const { return rank_times_ && (step + 1) % options_.gpu_every == 0; }
+
+// Reports the look at the step that was enqueued last, after the step itself.
+void TrainingLoop::report_gpus(const Record& record) {
+  wait_for_all_steps();
+  rank_times_->exchange(record);
+  for (const std::string& text : rank_times_->news())
+    console_.warning(format("step %lld: ", (long long)enqueued_) + text);
+  if (const Json line = rank_times_->line(enqueued_); folder_ && !line.is_null()) folder_->log(line);
 }
 
 // Fills this rank's micro-batches of the step, whose rows are split if they are packed with documents.

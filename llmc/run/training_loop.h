@@ -15,6 +15,7 @@
 #include "llmc/base/console.h"
 #include "llmc/base/json.h"
 #include "llmc/run/interrupt.h"
+#include "llmc/run/rank_times.h"
 #include "llmc/run/report.h"
 #include "llmc/run/run_folder.h"
 #include "llmc/run/setup.h"
@@ -58,6 +59,8 @@ class TrainingLoop {
   void report_evaluation(int64_t step);
   void report_sample(const std::string& when, int64_t step);
   void enqueue_step();
+  bool looks_at_gpus(int64_t step) const;
+  void report_gpus(const Record& record);
   void fill_batch(int64_t step);
   void wait_for_oldest_step();
   void wait_for_all_steps();
@@ -94,6 +97,7 @@ class TrainingLoop {
   std::string unfinished_folder_;    // folder of a run that has not finished a step; else ""
   bool made_folder_ = true;          // the folder was not there before
   std::optional<Checkpointer> checkpointer_;
+  std::optional<RankTimes> rank_times_;               // with --gpu-every
   bool stop_requested_ = false;                       // a rank has asked to stop, with a step that has ended
   bool due_ = false;                                  // the first rank has said that it is time for a checkpoint
   int64_t last_checkpoint_step_ = -1;                 // steps of the checkpoint that was begun last; -1: none was

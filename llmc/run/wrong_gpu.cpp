@@ -1,14 +1,11 @@
 #include "llmc/run/wrong_gpu.h"
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <sstream>
 
 #include "llmc/base/error.h"
 #include "llmc/base/new_file.h"
 #include "llmc/base/printable.h"
-#include "llmc/run/start_record.h"
+#include "llmc/run/rank_place.h"
 
 namespace fs = std::filesystem;
 
@@ -16,30 +13,8 @@ namespace {
 
 constexpr const char* kMark = "/wrong_gpu.json";
 
-// The host and the GPU of a rank.
-struct Place {
-  std::string host, uuid, process;
-  std::string text(int rank) const {
-    return format("rank %d (host %s, ", rank, host.c_str()) + (uuid.empty() ? "process " + process : "GPU " + uuid) +
-           ")";
-  }
-};
-
-std::vector<Place> places(Setup& setup) {
-  Stream stream(setup.device, "places");
-  const std::string own = host_name() + "\n" + setup.device.info().uuid + "\n" + std::to_string(getpid());
-  std::vector<Place> all;
-  for (const std::string& text : gather_texts(*setup.communicator, stream, own)) {
-    std::istringstream lines(text);
-    Place& place = all.emplace_back();
-    std::getline(lines, place.host), std::getline(lines, place.uuid), std::getline(lines, place.process);
-    place.host = PrintableText().take(place.host);
-  }
-  return all;
-}
-
 // "rank 1 (…) holds", "rank 0 (…) or rank 1 (…) holds", "rank 2 (…) and rank 3 (…) hold"
-std::string subject(const WrongGpu& found, const std::vector<Place>& places) {
+std::string subject(const WrongGpu& found, const std::vector<RankPlace>& places) {
   constexpr size_t kNamed = 8;
   const std::vector<int>& ranks = found.suspects.ranks;
   const bool many = found.suspects.certain && ranks.size() > 1;
@@ -52,7 +27,7 @@ std::string subject(const WrongGpu& found, const std::vector<Place>& places) {
   return text + (found.holds ? (many ? " hold" : " holds") : (many ? " compute" : " computes"));
 }
 
-Json mark(const WrongGpu& found, const std::vector<Place>& places, const std::string& checkpoint,
+Json mark(const WrongGpu& found, const std::vector<RankPlace>& places, const std::string& checkpoint,
           const std::string& error) {
   Json ranks = Json::array(), hosts = Json::array(), gpus = Json::array();
   for (const int rank : found.suspects.ranks) {
@@ -83,7 +58,7 @@ WrongGpu wrong_gpu(int64_t step, const WrongBits& wrong) {
 
 void end_wrong_gpu(Setup& setup, const WrongGpu& found, const RunFolder* folder, const std::string& checkpoint,
                    const std::string& remains) {
-  const std::vector<Place> all = places(setup);
+  const std::vector<RankPlace> all = gather_places(*setup.communicator, setup.device);
   Stream stream(setup.device, "mark");
   // The first rank marks checkpoints, so that the others may not see yet what it sees.
   const std::string newest = broadcast_text(*setup.communicator, stream, checkpoint),

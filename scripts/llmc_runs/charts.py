@@ -22,6 +22,13 @@ TITLES = {
     "tokens_per_s": ("Throughput", "tokens a second"),
     "mfu": ("Model FLOPs utilization", "of bf16's peak, causal"),
     "step_ms": ("Time of a step", "ms"),
+    "computing_ms_min": ("Computing, without waiting", "ms a step, the fastest rank"),
+    "computing_ms_median": ("Computing, without waiting", "ms a step, the median rank"),
+    "computing_ms_max": ("Computing, without waiting", "ms a step, the slowest rank"),
+    "gpu_mhz": ("Clock of the GPU", "MHz, of the slowest rank"),
+    "gpu_watts": ("Power of the GPU", "W, of the slowest rank"),
+    "gpu_celsius": ("Temperature of the GPU", "°C, of the slowest rank"),
+    "gpu_ecc": ("Memory errors", "not corrected, of the slowest rank"),
     "fp8_overflows": ("FP8 overflows", "tensors with numbers beyond their scale"),
     "fp8_underflows": ("FP8 underflows", "tensors whose numbers all became 0"),
 }

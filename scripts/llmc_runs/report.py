@@ -10,7 +10,7 @@ from string import Template
 
 from bokeh.resources import Resources
 
-from llmc_runs import charts, sections
+from llmc_runs import charts, ranks, sections
 from llmc_runs.curves import curves_of
 from llmc_runs.files import write_whole
 from llmc_runs.run import Run, RunError, command, open_runs
@@ -86,6 +86,7 @@ def render(pages):
         runs="".join(f'<button class="chip" aria-pressed="true" data-run="{i}">{name}</button>'
                      for i, name in enumerate(names)) if len(names) > 1 else "",
         charts=cards, chart_script=script,
+        ranks=section("Ranks", ranks.section(pages)),
         samples=section("Samples", sections.samples(pages)),
         options=section("Options", sections.options(pages)),
         memory=section("Memory plan", sections.memory(pages)))

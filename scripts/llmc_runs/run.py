@@ -2,7 +2,8 @@
 
 train.jsonl has one object a line, each with a "step". "time" and "tokens" say when the line was written and how many tokens
 were trained on by then; older programs left them out. Every other field that is a number is a scalar, whatever its
-name; "nan", "inf" and "-inf" are numbers; "sample" is text; "skipped" says which scalars made a step a spike, so that it made
+name; "nan", "inf" and "-inf" are numbers; "sample" is text; "computing_ms" lists how long each rank
+computed, and "slowest" names one; "skipped" says which scalars made a step a spike, so that it made
 no update. A run that is under way holds a lock on the file, of which a reader asks and which it never takes: a run that
 starts in that moment would take the reader for another run.
 """
@@ -41,6 +42,8 @@ class Line:
     seconds: float  # of training so far, without validation and samples
     time: float | None = None  # when it was written, in seconds since 1970; None in an older program's log
     skipped: bool = False  # a step whose update was not made, since it was a spike
+    computing: tuple = ()  # of a look at the GPUs: how long each rank computed, in ms
+    slowest: str = ""  # and where the slowest of them runs
 
 
 class Run:
@@ -153,9 +156,10 @@ class Run:
             raise RunError(f'{self.log}:{self._number}: expected an object with a "step", found: {start}') from None
         self._advance(step, scalars)
         self._tokens = self._tokens if tokens is None else tokens
-        sample = fields.get("sample")
+        sample, slowest = fields.get("sample"), fields.get("slowest")
         return Line(self._number, text, step, scalars, sample if isinstance(sample, str) else None, self._tokens,
-                    self._seconds, time, "skipped" in fields)
+                    self._seconds, time, "skipped" in fields, times(fields.get("computing_ms")),
+                    slowest if isinstance(slowest, str) else "")
 
     def _advance(self, step, scalars):
         """Moves the clocks over the steps since the last line that told their speed."""
@@ -171,6 +175,12 @@ class Run:
 def clock(value):
     """A time or a number of tokens; None if it is none."""
     return float(value) if is_scalar(value) and value not in NOT_FINITE and 0 <= value < 2**63 else None
+
+
+def times(values):
+    """The times of all ranks; none if they are no list of times."""
+    values = [clock(value) for value in values] if isinstance(values, list) else []
+    return () if None in values else tuple(values)
 
 
 def is_scalar(value):

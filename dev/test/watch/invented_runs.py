@@ -32,6 +32,9 @@ def long_run(folder, steps=20000, spike=12345):
                       "step_ms": 500.0, "tokens_per_s": 2e6, "mfu": 0.41, "unheard_of": step})
         if step == spike:
             lines[-1]["skipped"] = "loss"
+        if step % 500 == 0:  # the third of four ranks is slow in the second half
+            times = [400.0, 404.0, 400.0 * (1.4 if step > steps / 2 else 1), 396.0]
+            lines.append({"step": step, "computing_ms": times, "slowest": f"rank 2 ({HOSTILE})", "gpu_mhz": 1980})
         if step % 2000 == 0:
             lines.append({"step": step, "val_loss": 2.1 + 4 * math.exp(-step / 3000), "choices_acc": step / steps})
     lines.append({"step": steps, "sample": "line one\n<b>line two</b>"})

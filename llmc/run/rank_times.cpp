@@ -1,0 +1,106 @@
+#include "llmc/run/rank_times.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "llmc/base/error.h"
+
+double SlowRanks::median(std::vector<double> seconds) {
+  const auto middle = seconds.begin() + std::ptrdiff_t(seconds.size() - 1) / 2;
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
+std::vector<int> SlowRanks::take(const std::vector<double>& seconds, std::vector<int>& recovered) {
+  in_a_row_.resize(seconds.size());
+  const double most = kSlow * median(seconds);
+  std::vector<int> slow;
+  for (size_t rank = 0; rank < seconds.size(); ++rank) {
+    int& in_a_row = in_a_row_[rank];
+    if (seconds[rank] > most) {
+      if (++in_a_row == kMany) slow.push_back(int(rank));
+    } else {
+      if (in_a_row >= kMany) recovered.push_back(int(rank));
+      in_a_row = 0;
+    }
+  }
+  return slow;
+}
+
+RankTimes::RankTimes(Communicator& communicator, Device& device)
+    : communicator_(communicator),
+      stream_(device, "rank times"),
+      places_(gather_places(communicator, device)),
+      exchanged_(device, records() ? size_t(communicator.size()) * sizeof(RankTime) : 0),
+      times_(size_t(communicator.size())) {
+  if (device.info().gpu) sensors_.emplace(device.info().uuid);
+}
+
+void RankTimes::read_sensors() {
+  if (sensors_) own_.sensors = sensors_->read();
+}
+
+void RankTimes::exchange(const Record& record) {
+  own_.seconds = record.busy_seconds("compute");
+  if (records()) {
+    auto* const all = reinterpret_cast<RankTime*>(exchanged_.data());
+    copy(stream_, all + communicator_.rank(), &own_, 1);
+    communicator_.all_gather(stream_, all, all + communicator_.rank(), sizeof own_);
+    copy(stream_, times_.data(), all, times_.size());
+    communicator_.wait_for(stream_);
+  } else {
+    times_[0] = own_;
+  }
+  judge();
+}
+
+size_t RankTimes::slowest() const {
+  const auto longer = [](const RankTime& a, const RankTime& b) { return a.seconds < b.seconds; };
+  return size_t(std::max_element(times_.begin(), times_.end(), longer) - times_.begin());
+}
+
+void RankTimes::judge() {
+  news_.clear();
+  if (!records()) return;
+  std::vector<double> seconds;
+  for (const RankTime& time : times_) seconds.push_back(time.seconds);
+  const double median = SlowRanks::median(seconds);
+  std::vector<int> recovered;
+  for (const int rank : slow_.take(seconds, recovered)) {
+    const double own = seconds[size_t(rank)];
+    const std::string sensors = times_[size_t(rank)].sensors.text();
+    news_.push_back(format("%s is slow: it computes %.2f times as long as the median rank, %.1f ms and %.1f ms in this "
+                           "step, for %d measurements now; all others wait for it",
+                           places_[size_t(rank)].text(rank).c_str(), own / median, own * 1e3, median * 1e3,
+                           SlowRanks::kMany) +
+                    (sensors.empty() ? "" : "\n  its GPU: " + sensors));
+  }
+  for (const int rank : recovered)
+    news_.push_back(format("%s is slow no longer: it computes %.2f times as long as the median rank",
+                           places_[size_t(rank)].text(rank).c_str(), seconds[size_t(rank)] / median));
+}
+
+Json RankTimes::line(int64_t steps) const {
+  const size_t of = slowest();
+  const GpuSensors::Reading& gpu = times_[of].sensors;
+  if (!records() && !gpu.any()) return {};
+  Json line = Json::object();
+  line.set("step", steps);
+  if (records()) {
+    const auto rounded = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
+    std::vector<double> seconds;
+    Json all = Json::array();
+    for (const RankTime& time : times_) seconds.push_back(time.seconds), all.push_back(rounded(time.seconds));
+    line.set("computing_ms_min", rounded(*std::min_element(seconds.begin(), seconds.end())))
+        .set("computing_ms_median", rounded(SlowRanks::median(seconds)))
+        .set("computing_ms_max", rounded(seconds[of]))
+        .set("slowest", places_[of].text(int(of)))
+        .set("computing_ms", all);
+  }
+  const std::pair<const char*, int64_t> numbers[] = {
+      {"gpu_mhz", gpu.mhz}, {"gpu_watts", gpu.watts}, {"gpu_celsius", gpu.celsius}, {"gpu_ecc", gpu.not_corrected}};
+  for (const auto& [name, value] : numbers)
+    if (value >= 0) line.set(name, value);
+  if (const std::string reasons = gpu.reasons_text(); !reasons.empty()) line.set("gpu_throttled", reasons);
+  return line;
+}

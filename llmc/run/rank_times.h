@@ -1,0 +1,78 @@
+// How long each rank's device computes, and what its sensors say (--gpu-every): which rank all others wait for, and
+// why.
+//
+// Every N-th step the ranks record when the work of their compute streams was executed. The sum is the time of
+// computing: no wait for other ranks, for copies or for the host is in it, so a rank whose GPU is slow stands out,
+// though all ranks take equally long for the step. The ranks exchange their times, and all of them judge alike.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llmc/base/json.h"
+#include "llmc/comm/communicator.h"
+#include "llmc/device/gpu_sensors.h"
+#include "llmc/device/record.h"
+#include "llmc/run/rank_place.h"
+
+// Which ranks compute longer than others, in several measurements in a row.
+class SlowRanks {
+ public:
+  static constexpr double kSlow = 1.15;  // times the median, from which on a rank is slow
+  static constexpr int kMany = 5;        // measurements in a row, so that a passing disturbance names nobody
+
+  // Takes a measurement: the seconds of each rank. Returns the ranks that are slow since now, and in `recovered` those
+  // that were, and are not any more.
+  std::vector<int> take(const std::vector<double>& seconds, std::vector<int>& recovered);
+  // Returns the median: of an even number, the smaller of the two in the middle, so that one of two ranks can be slow.
+  static double median(std::vector<double> seconds);
+
+ private:
+  std::vector<int> in_a_row_;  // by rank: slow measurements up to the last one
+};
+
+// What one rank measures in a step. It is sent between ranks as it is.
+struct RankTime {
+  double seconds = 0;  // of computing
+  GpuSensors::Reading sensors = {};
+};
+
+class RankTimes {
+ public:
+  // Entries of a step's record: the first ones of a long step are enough, for they are the same on all ranks.
+  static constexpr size_t kRecorded = 8192;
+
+  // All ranks call. Allocates what exchanges need.
+  RankTimes(Communicator& communicator, Device& device);
+
+  // True if a step is to be recorded: one rank has nobody to compare with.
+  bool records() const { return communicator_.size() > 1; }
+  // Returns why there are no sensors of this rank's GPU; "" if there are, or if there is no GPU.
+  std::string missing_sensors() const { return sensors_ ? sensors_->missing() : ""; }
+
+  // Reads this rank's sensors, while its GPU has work.
+  void read_sensors();
+  // Exchanges what the ranks measured in the recorded step. All ranks call, when no step is under way.
+  void exchange(const Record& record);
+  // Returns the line of train.jsonl about the last measurement; null if there is nothing to say. `steps`: that are
+  // done.
+  Json line(int64_t steps) const;
+  // Returns what is new with the last measurement, a text for each rank that is slow now or is not any more.
+  const std::vector<std::string>& news() const { return news_; }
+
+ private:
+  size_t slowest() const;
+  void judge();
+
+  Communicator& communicator_;
+  Stream stream_;
+  std::vector<RankPlace> places_;
+  std::optional<GpuSensors> sensors_;  // on a GPU
+  DeviceMemory exchanged_;             // RankTime of all ranks
+  RankTime own_;
+  std::vector<RankTime> times_;  // of all ranks
+  SlowRanks slow_;
+  std::vector<std::string> news_;
+};
