@@ -78,7 +78,9 @@ clean: ## delete what was built (the Python environments stay)
 test: ## build and run the tests on the CPU backend, all or those whose name contains T  [T=rope]
 	@$(PROBE) install test
 	@build=$(folder) && goals="$(call needed,,$$build)" && $(MAKE) DEVICE=cpu $$goals
-	@dev/test/run $(folder) $(T)
+	@TURN=$(TURN) dev/test/run $(folder) $(T)
+# The commit's number chooses which long tests run; TURN=long: those alone, TURN=: all tests.
+TURN := $(shell git rev-parse --short=6 HEAD 2>/dev/null | sed 's/^/0x/')
 ci: ## tests and checks that need no GPU, no PyTorch and no browser, as much as 25 minutes allow
 	+@dev/test/ci
 check-slow: ## all of the slow checks, which takes hours
@@ -126,6 +128,8 @@ test-docs: ## run the commands of the README and of dev/docs, with all their ste
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels
 	@LLMC_BUILD=$(folder) dev/test/readme.sh README.md dev/docs/*.md
+test-long: ## the tests of make test that take long, of which it runs some at each commit
+	@$(MAKE) TURN=long test
 test-asan: ## kernels, device, memory, files and communicator under Address- and UndefinedBehaviorSanitizer
 	@$(PROBE) install test
 	@goals="$(call needed,$(of_asan),build/cpu-address)" && $(MAKE) DEVICE=cpu SANITIZE=address $$goals

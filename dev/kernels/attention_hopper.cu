@@ -4,6 +4,7 @@
 // Covers: promise 7: Hopper's attention agrees with a plain reference, at sizes around its tiles' edges, with offsets,
 // documents, groups
 // Timeout: 600
+// Turn: 2
 #include "dev/kernels/attention_tiled.h"
 #include "llmc/kernels/attention_hopper.cuh"
 

@@ -4,6 +4,7 @@
 // Covers: promise 7: attention on tensor cores agrees with a plain reference, at sizes around its tiles' edges, with
 // offsets, documents, groups
 // Timeout: 600
+// Turn: 3
 #include "dev/kernels/attention_tiled.h"
 
 namespace {

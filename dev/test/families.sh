@@ -4,6 +4,7 @@
 # Covers: promise 4: a checkpoint of one mesh is continued on another
 # Covers: promise 6: exported, imported and sampled, they are the same model
 # Timeout: 1200
+# Turn: 3
 #
 # FAMILIES=every: all of them, each with every FP8 recipe; else two families and two recipes, chosen by the commit.
 set -euo pipefail

@@ -2,6 +2,7 @@
 # Covers: promise 2: FP8 with tensor and context parallelism: what ranks gather has the bytes, and weights the scales, that
 # one rank makes of the same bf16 numbers; trainings keep to one rank's losses
 # Timeout: 1200
+# Turn: 2
 #
 # MESHES=every: the trainings too, on tensor 2 x shard 2 and 4, and with each recipe on context 2 and tensor 2 x context 2.
 set -euo pipefail

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: gdb in the CPU backend: stops in a chosen thread, stays in it over barriers, prints what is; the excerpt of contributing.md
 # Timeout: 240
+# Turn: 2
 #
 # Each thread of a block that waits has a stack of its own, and gdb knows by the stack whose line it has reached. gdb is
 # no part of what the project needs: where it is not, or may not run a program, this says so and checks nothing.

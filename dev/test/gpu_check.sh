@@ -2,6 +2,7 @@
 # Covers: scripts/gpu_check.sh: order, limits, what hangs, crashes or fails and what follows from it, resumption, its page;
 # the rehearsals without a GPU, on the software GPU and in the CPU's build
 # Timeout: 240
+# Turn: 3
 # shellcheck disable=SC2016  # the little programs expand their own variables
 #
 # Stand-ins take the place of the programs, the compiler and the GPU. Some misbehave as a first GPU might make them.

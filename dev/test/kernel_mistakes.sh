@@ -2,6 +2,7 @@
 # Covers: mistakes in a kernel: a CPU build refuses __shared__ and atomicAdd and names what stands for them; the failures
 # of a kernel's checks stand once more at their end; a launch that writes what it does not declare ends them
 # Timeout: 180
+# Turn: 2
 #
 # Builds small programs with the project's Makefile, in a tree that has this one's library.
 set -euo pipefail

@@ -4,6 +4,7 @@
 # a new goal is one rule: make and its help find it,
 # programs know their commit, and another one links train_llama alone again
 # Timeout: 120
+# Turn: 2
 #
 # Works on a copy of the Makefile in a small tree of its own.
 set -euo pipefail

@@ -5,6 +5,7 @@
 # one rank's, also for hidden sizes that are no multiple of 4; sequences and heads that cannot be shared out are refused with
 # what would do
 # Timeout: 900
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -2,6 +2,7 @@
 # Covers: promise 2: tensor and context parallelism, with sharding, hybrid sharding and accumulation, by AdamW and Muon, train as one rank
 # does: first loss, gradients, norm and 10 losses, on 2 and 4 (or 8) ranks, for odd vocabularies and shared key and value heads
 # Timeout: 600
+# Turn: 3
 #
 # MESHES=every: each combination, on 8 ranks too, and 20 losses; else each mesh, in stage 0 without and in stage 3 with
 # accumulation, of Llamas, of one that Muon trains, and of two other families.

@@ -4,6 +4,7 @@
 # Covers: promise 4: its state goes from each mesh to each other, and on, on the same mesh to the last bit; killed and resumed
 # at any moment, the same weights
 # Timeout: 900
+# Turn: 3
 #
 # MUON=every: each pair of meshes, each type of state with each kind of memory; else some, chosen by the commit.
 set -euo pipefail

@@ -2,6 +2,7 @@
 # Covers: promise 4: a training that is killed halfway and resumed exports the weights of one that is left alone, to the last
 # bit: one SHA-256, with one thread and with two; another seed and a step too many have another
 # Timeout: 200
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

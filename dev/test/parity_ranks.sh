@@ -2,6 +2,7 @@
 # Covers: promise 1: on 2 and 4 tensor-parallel ranks, on 2 that share sequences out, and on both, every dump agrees with
 # PyTorch within the limits of one rank; a dump whose heads cannot be shared so is refused with the degrees that would do
 # Timeout: 600
+# Turn: 2
 #
 # PARITY=every: each dump on each mesh; else some, chosen by the commit.
 set -euo pipefail

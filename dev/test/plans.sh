@@ -3,6 +3,7 @@
 # most; --plan auto chooses of what fits the fastest, on all ranks the same, and with the same micro-batch changes no bit
 # Covers: a dry run's predicted speed is that of the benchmarks, and names the rates that no GPU has confirmed
 # Timeout: 300
+# Turn: 2
 # Programs: bench/roofline bench/scale bench/meshes bench/published
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: the README's commands work as written; make test trains a fifth of their steps
+# Covers: the README's commands work as written; make test trains a tenth of their steps
 # Timeout: 400
 #
 # Runs the ```bash blocks of README.md, or of the pages that are named, with all their steps (make test-docs). A block of
@@ -25,9 +25,9 @@ commands() {
   awk '/^```bash/ { on = 1; next } /^```/ { on = 0 } on { if (sub(/\\$/, "")) printf "%s", $0; else print }' "$1" |
     sed 's/ *#.*//' | grep -v '^ *$' || true
 }
-# a_fifth: of the steps that a command trains, and of those between checkpoints, so that what follows it finds the same.
-a_fifth() {
-  awk '{ for (i = 2; i <= NF; i++) if ($(i - 1) == "--steps" || $(i - 1) == "--checkpoint-every") $i = int(($i + 4) / 5) } 1'
+# a_tenth: of the steps that a command trains, and of those between checkpoints, so that what follows it finds the same.
+a_tenth() {
+  awk '{ for (i = 2; i <= NF; i++) if ($(i - 1) == "--steps" || $(i - 1) == "--checkpoint-every") $i = int(($i + 9) / 10) } 1'
 }
 
 # runs COMMAND: it ends with one of the codes.
@@ -38,7 +38,7 @@ runs() {
 }
 
 for page in "${pages[@]}"; do
-  commands "$page" | { if [ $# = 0 ]; then a_fifth; else cat; fi; } >"$scratch/commands"
+  commands "$page" | { if [ $# = 0 ]; then a_tenth; else cat; fi; } >"$scratch/commands"
   check "$page has commands" [ -s "$scratch/commands" ]
   rm -rf runs # a page's reader comes from a clone, and may name runs as another page does
   while read -r command; do

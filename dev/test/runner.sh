@@ -40,6 +40,21 @@ check "  and make is told what it needs" last_line b/kernels/rope
 run 2 b nothing_of_that_name
 check "a filter that leaves none is a failure" says 'no test has a name with "nothing_of_that_name"'
 
+# turns EXPECTED ENVIRONMENT… -- FILTER…: which of three tests with a turn run.
+for i in 1 2 3; do program b/test/test_long$i dev/test/test_long$i.cpp 'echo "assertions: 1 | 1 passed"' $'// Covers: x\n// Turn: 3'; done
+turns() {
+  check "dev/test/run with $2" exits 0 env "$2" LLMC_TEST_ROOT="$scratch" "$root/dev/test/run" b "${@:3}"
+  check "  runs $1" [ "$(sed -nE 's/^ok +(test_[a-z0-9]+) .*/\1/p' "$scratch/out.txt" | sort | xargs)" = "$1" ]
+}
+turns "test_good test_long1" TURN=0x0
+turns "test_good test_long3" TURN=0x1
+check "  and says that some wait" says '^2 long tests have their turn at other commits; all of them: make test-long$'
+turns "test_good test_long2" TURN=5
+turns "test_long1 test_long2 test_long3" TURN=long
+turns "test_good test_long1 test_long2 test_long3" TURN=
+turns "test_long2" TURN=0 long2
+rm "$scratch"/dev/test/test_long*
+
 # fails NAME REASON: among the good tests, the one just written fails, alone, for that reason.
 fails() {
   run 1 b

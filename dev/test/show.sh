@@ -3,6 +3,7 @@
 # the hash of the one that is left alone; it says what failed and what had no time; its tables say which runs no GPU has done
 # Programs: bench/batch_order
 # Timeout: 200
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

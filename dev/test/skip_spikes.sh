@@ -3,6 +3,7 @@
 # exit code 6 and names rank, micro-batch, file and tokens; a skipped step leaves weights and moments as they were; log, banner
 # and end tell; on 1 and 2 ranks, with graphs and with delayed FP8
 # Timeout: 600
+# Turn: 3
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: promise 2: the losses of the sources of a mixture are those of their rows, and add up to the loss of the step, on 1, 2 and
 # 4 ranks, with tensor and context parallelism, and with graphs; the weights do not depend on the sources
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -3,6 +3,7 @@
 # were, to the bit, on 1, 2 and 4 ranks, with graphs, offload and delayed FP8, also in a snapshot that is under way; the training
 # goes on as if it had never been, also from a checkpoint in the middle of a window; two in a row halt it
 # Timeout: 900
+# Turn: 3
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -3,6 +3,7 @@
 # with micro-batches, offload, and a state that ranks share out; from the second step on the host waits once a step, for
 # the step before, and allocates nothing
 # Timeout: 900
+# Turn: 2
 #
 # GRAPHS=every: of two ranks every stage, and both in eager and lazy streams.
 set -euo pipefail
