@@ -153,6 +153,10 @@ test-faults: ## kills, damaged checkpoints, full disks, readers and signals at r
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu train_llama
 	@dev/test/fault_campaign $(folder) $(T)
+test-storm: ## 200 faults in one training on 4 ranks that starts again and again: the same bits?  [SAMPLE=20 SEED=7]
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu train_llama
+	@dev/test/storm $(folder)
 test-memory: ## recompute, offload and states in bf16 in all combinations, to the bit and to the planned byte
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests

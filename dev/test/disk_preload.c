@@ -5,6 +5,8 @@
 //   stop, late   the rank ends no more, by SIGSTOP, or waits for a minute
 //   full, once   this call and all behind it fail, ENOSPC, or this call alone
 //   slow         needs no number: each rank writes DISK_RATE bytes a second, at most
+//   asked        needs no number either: what the file DISK_ASK says now. "full": every call fails, ENOSPC; "lie": a rename
+//                is not made, though it seems to be
 // The call is written to DISK_LOG first. With DISK_DOES=count each call is.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,10 +39,23 @@ static void note(const char* name, const char* path) {
 }
 
 // Whether the call is to fail.
+// Whether the file DISK_ASK says this word.
+static int asked(const char* path, const char* word) {
+  const char *does = getenv("DISK_DOES"), *ask = getenv("DISK_ASK");
+  if (!does || !ask || strcmp(does, "asked") || !strstr(path, "/checkpoints")) return 0;
+  char text[16] = "";
+  const int file = real_open(ask, O_RDONLY);
+  if (file < 0) return 0;
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  return length > 0 && !strncmp(text, word, strlen(word));
+}
+
 static int at(const char* name, const char* path) {
   const char *does = getenv("DISK_DOES"), *call = getenv("DISK_CALL"), *rank = getenv("DISK_RANK");
   const char* own_rank = getenv("OMPI_COMM_WORLD_RANK") ? getenv("OMPI_COMM_WORLD_RANK") : "0";
   if (!does || !strstr(path, "/checkpoints")) return 0;
+  if (asked(path, "full")) return errno = ENOSPC, 1;
   const int number = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
   if (!strcmp(does, "count")) note(name, path);
   if (!call || !rank || strcmp(rank, own_rank)) return 0;
@@ -82,6 +97,7 @@ int mkdir(const char* path, mode_t mode) {
 }
 int rename(const char* from, const char* to) {
   REAL(int, rename, const char*, const char*);
+  if (asked(from, "lie")) return 0;
   return at("rename", from) ? -1 : real(from, to);
 }
 int remove(const char* path) {

@@ -57,6 +57,16 @@ TEST_CASE("one of two ranks can be slow, and several of eight") {
   CHECK(of_eight == Found{1, 4});
 }
 
+TEST_CASE("where all ranks differ, a slow one has to differ more") {
+  Judge noisy, clear, four;
+  for (int i = 0; i < SlowRanks::kMany; ++i) {
+    const bool last = i + 1 == SlowRanks::kMany;
+    CHECK(noisy.take({1, 1.4, 1.2, 1.75}).empty());  // 0.55 from the median, and most ranks are up to 0.2
+    CHECK(clear.take({1, 1.4, 1.2, 2.5}) == (last ? Found{3} : Found{}));
+    CHECK(four.take({1, 1, 1.01, 1.2}) == (last ? Found{3} : Found{}));
+  }
+}
+
 TEST_CASE("what the sensors say, in words") {
   GpuSensors::Reading r;
   CHECK(r.text() == "");

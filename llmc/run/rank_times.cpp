@@ -11,9 +11,19 @@ double SlowRanks::median(std::vector<double> seconds) {
   return *middle;
 }
 
+// Of how far the ranks are from the median: what at least 70% of them do not exceed. So 30% may be slow at once; of two
+// ranks it is 0.
+static double spread(std::vector<double> seconds, double median) {
+  for (double& x : seconds) x = std::abs(x - median);
+  const auto most = seconds.begin() + std::ptrdiff_t(0.7 * double(seconds.size() - 1));
+  std::nth_element(seconds.begin(), most, seconds.end());
+  return *most;
+}
+
 std::vector<int> SlowRanks::take(const std::vector<double>& seconds, std::vector<int>& recovered) {
   in_a_row_.resize(seconds.size());
-  const double most = kSlow * median(seconds);
+  const double middle = median(seconds);
+  const double most = middle + std::max((kSlow - 1) * middle, kSpreads * spread(seconds, middle));
   std::vector<int> slow;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
     int& in_a_row = in_a_row_[rank];

@@ -17,10 +17,12 @@
 #include "llmc/device/record.h"
 #include "llmc/run/rank_place.h"
 
-// Which ranks compute longer than others, in several measurements in a row.
+// Which ranks compute longer than others, in several measurements in a row. Where all ranks differ much from look to
+// look, as on processors that are shared with others, a slow one has to differ more.
 class SlowRanks {
  public:
-  static constexpr double kSlow = 1.15;  // times the median, from which on a rank is slow
+  static constexpr double kSlow = 1.15;  // times the median, from which on a rank is slow,
+  static constexpr double kSpreads = 3;  // if it is also so many times as far from it as most other ranks
   static constexpr int kMany = 5;        // measurements in a row, so that a passing disturbance names nobody
 
   // Takes a measurement: the seconds of each rank. Returns the ranks that are slow since now, and in `recovered` those
