@@ -419,10 +419,11 @@ const std::map<std::string, std::function<void(const Ranks&, int)>> scenarios = 
        int calls = 0;
        const auto work = [&] {
          if (ranks.rank == 0) sleep_ms(1500 * kPatienceSeconds);
-         REQUIRE(ranks.rank != 1, "trouble with the work");
+         if (ranks.rank == 1) fail_as(ExitCode::lost, "trouble with the work");
        };
-       const std::string why = work_with_heartbeats(*b.communicator, b.compute, work, [&] { ++calls; });
-       b.check(why == (ranks.rank == 1 ? "trouble with the work" : ""), "what the work threw: " + why);
+       const WorkError why = work_with_heartbeats(*b.communicator, b.compute, work, [&] { ++calls; });
+       b.check(why.text == (ranks.rank == 1 ? "trouble with the work" : ""), "what the work threw: " + why.text);
+       b.check(why.code == (ranks.rank == 1 ? ExitCode::lost : ExitCode::done), "and the exit code of it");
        b.check(calls > 2, "the caller is called meanwhile");
        if (ranks.rank == 0) printf("%d checks passed on each of %d ranks\n", b.checks, ranks.size);
      }},

@@ -6,7 +6,7 @@
 //   full, once   this call and all behind it fail, ENOSPC, or this call alone
 //   slow         needs no number: each rank writes DISK_RATE bytes a second, at most
 //   asked        needs no number either: what the file DISK_ASK says now. "full": every call fails, ENOSPC; "lie": a rename
-//                is not made, though it seems to be
+//                is not made, though it seems to be; "unreadable": no file of a checkpoint can be opened, EIO
 // The call is written to DISK_LOG first. With DISK_DOES=count each call is.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -99,6 +99,11 @@ int rename(const char* from, const char* to) {
   REAL(int, rename, const char*, const char*);
   if (asked(from, "lie")) return 0;
   return at("rename", from) ? -1 : real(from, to);
+}
+FILE* fopen(const char* path, const char* mode) {
+  REAL(FILE*, fopen, const char*, const char*);
+  if (asked(path, "unreadable") && strstr(path, "/step-")) return errno = EIO, NULL;
+  return real(path, mode);
 }
 int remove(const char* path) {
   REAL(int, remove, const char*);

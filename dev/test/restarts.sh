@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Covers: promise 4: scripts/run --restarts: ranks that are killed, twice, a full disk, and a step that is not finite, whose
+# Covers: promise 4: scripts/run --restarts: ranks that are killed, twice, a full disk, one that cannot be read, and a step that is not finite, whose
 # samples are left out, end with the bits of a run without these; what the user must mend is tried once; restarts without
 # a new checkpoint are counted, one resets the count and the pause, which Ctrl-C ends; spare hosts
 # Timeout: 240
@@ -67,6 +67,20 @@ run alone 1
 check "a full disk that has room again" restarted full 0 -n 1 --restarts 1 --restart-pause 0 "${options[@]}"
 check "  is told" says full "exit code 3 (a checkpoint or the export could not be saved)"
 check "  and losses and weights are the same" same alone full.run
+
+echo "-- a disk that cannot be read for a while"
+echo unreadable >"$scratch/ask"
+rm -r "$scratch/straight/export"
+for step in 6 8; do rm -r "$(checkpoint straight $step)"; done
+unreadable() {
+  LD_PRELOAD=$scratch/disk.so DISK_DOES=asked DISK_ASK=$scratch/ask exits 5 ranks 2 "$train" --out "$scratch/straight" --resume auto
+}
+check "it ends with code 5, so that it is tried again" unreadable
+check "  and names file and reason" said "checkpoint $(checkpoint straight 4) cannot be read now" "/state.json: Input/output error"
+check "  no checkpoint is refused for it" eval '! ls "$scratch"/straight/checkpoints | grep -q refused'
+resume straight 2 auto
+check "when it can be read, the run goes on from there" says straight "after step 4 of"
+check "  to the bits of one that met nothing" same straight killed.run
 
 echo "-- what is tried again"
 player wrong <<'END'

@@ -376,15 +376,15 @@ int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
 
 void barrier(Communicator& communicator, Stream& stream) { sum_number(communicator, stream, 0); }
 
-std::string work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
+WorkError work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
                                  const std::function<void()>& meanwhile) {
-  std::string why;
+  WorkError why;
   std::atomic<bool> done = false;
   std::thread worker([&] {
     try {
       work();
     } catch (const std::exception& error) {
-      why = error.what();
+      why = {error.what(), exit_code_of(error)};
     }
     done = true;
   });

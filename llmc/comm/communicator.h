@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "llmc/base/exit_code.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/comm/timeouts.h"
 #include "llmc/device/device.h"
@@ -160,8 +161,15 @@ std::vector<std::string> gather_texts(Communicator& communicator, Stream& stream
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number);
 void barrier(Communicator& communicator, Stream& stream);
 
+// An error that a rank's own work threw: its message, "" for none, and the exit code that it would have ended with.
+struct WorkError {
+  std::string text;
+  ExitCode code = ExitCode::done;
+  bool any() const { return !text.empty(); }
+};
+
 // Runs long host work that makes no collectives in a thread of its own. Meanwhile the ranks exchange heartbeats until
 // the work of all ranks has ended, so that a slow rank is not taken for lost. The caller's thread calls `meanwhile`
-// about 50 times a second. Returns the message of the error that this rank's work threw, or "".
-std::string work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
+// about 50 times a second. Returns the error that this rank's work threw.
+WorkError work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
                                  const std::function<void()>& meanwhile = {});

@@ -418,11 +418,13 @@ TextShards tokenize_text(const std::string& pattern, const TextCodec& codec, Spe
     const int threads = std::max(1, int(std::thread::hardware_concurrency()));
     if (communicator.rank() == 0) folder = tokenize_into_cache(paths, codec, spelled, cache, threads, done);
   };
-  const std::string why = broadcast_text(communicator, stream, work_with_heartbeats(communicator, stream, cut, show));
-  REQUIRE(why.empty(), "%s", why.c_str());
+  const WorkError error = work_with_heartbeats(communicator, stream, cut, show);
+  const std::string why = broadcast_text(communicator, stream, error.text);
+  const auto code = ExitCode(broadcast_number(communicator, stream, int64_t(error.code)));
+  if (!why.empty()) throw Error(why, code);
   folder = broadcast_text(communicator, stream, folder);
-  std::error_code error;
-  const bool here = fs::exists(fs::path(folder) / kMadeOf, error);
+  std::error_code ignored;
+  const bool here = fs::exists(fs::path(folder) / kMadeOf, ignored);
   REQUIRE(sum_number(communicator, stream, !here) == 0,
           "%s: %s does not see the folder\n  the first rank writes a text's tokens there: name a folder that all "
           "machines share with --cache DIR",

@@ -277,13 +277,13 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
                                             std::vector<std::string>& refused) const {
   for (const std::string& path : checkpoints) {
     std::optional<Checkpoint> checkpoint;
-    std::string why;
+    WorkError why;
     try {
       checkpoint.emplace(path);
     } catch (const LaterVersion&) {
       throw;
     } catch (const Error& error) {
-      why = error.what();
+      why = {error.what(), error.exit_code};
     }
     std::string contents;  // of the files that this rank looks at
     if (sum_number(communicator, stream, !checkpoint) == 0)
@@ -293,15 +293,20 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
           if (!dry_run) checkpoint->verify(file);
         }
       });
-    if (sum_number(communicator, stream, !why.empty()) == 0) {
+    if (sum_number(communicator, stream, why.any()) == 0) {
       checkpoint->set_contents(gather_texts(communicator, stream, contents));
       return checkpoint;
     }
-    REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s%s", path.c_str(),
-            why.empty() ? "" : ":\n  ", why.c_str());
-    if (!why.empty())
+    const std::string reason = why.any() ? ":\n  " + why.text : "";
+    // A disk or its server that fails says nothing of the checkpoint.
+    if (sum_number(communicator, stream, why.code == ExitCode::lost) > 0)
+      fail_as(ExitCode::lost, "checkpoint %s cannot be read now%s\n  start again with --resume auto when it can", path.c_str(),
+              reason.c_str());
+    REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s", path.c_str(),
+            reason.c_str());
+    if (why.any())
       print_error(
-          format("warning: checkpoint %s is refused: %s\n  trying the one before it", path.c_str(), why.c_str()));
+          format("warning: checkpoint %s is refused: %s\n  trying the one before it", path.c_str(), why.text.c_str()));
     refused.push_back(path);
   }
   return {};
@@ -411,11 +416,12 @@ void require_same_data(const Checkpoint& checkpoint, DataIdentity& identity, Com
                        std::vector<std::string>& changes) {
   const Json& was = checkpoint.state().at("data_identity");
   std::string text;
-  const std::string why = work_with_heartbeats(communicator, stream, [&] {
+  const WorkError why = work_with_heartbeats(communicator, stream, [&] {
     if (communicator.rank() == 0) text = identity.json().dump();
   });
-  REQUIRE(sum_number(communicator, stream, !why.empty()) == 0, "--resume %s: cannot read the data: %s",
-          checkpoint.path().c_str(), why.empty() ? "the first rank says why" : why.c_str());
+  if (const auto code = ExitCode(broadcast_number(communicator, stream, int64_t(why.code))); code != ExitCode::done)
+    fail_as(code, "--resume %s: cannot read the data: %s", checkpoint.path().c_str(),
+            why.any() ? why.text.c_str() : "the first rank says why");
   const Json is = Json::parse(broadcast_text(communicator, stream, text), "the data");
   std::ranges::move(changed_data(checkpoint.path(), was, is), std::back_inserter(changes));
 }
