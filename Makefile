@@ -169,6 +169,10 @@ test-sharding: ## every ZeRO stage and hybrid mesh, graphs and tuned products on
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
 	@SHARDING=every GRAPHS=every TUNING=every dev/test/run --only "sharding fp8_sharding sharded_memory step_graphs tuning" $(folder) $(T)
+test-verify: ## --verify-every in every precision and stage, and 20,000 steps without a false alarm
+	@$(PROBE) install test
+	@$(MAKE) DEVICE=cpu programs tests
+	@VERIFY=every dev/test/run --only verify $(folder)
 test-recipes: ## each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs

@@ -2,6 +2,7 @@
 // it, and the rank that is wrong by name. verify.sh starts it.
 //
 //   verify sound […]                       trains with and without verifications
+//   verify long STEPS […]                  trains so many steps, with a verification after every tenth one
 //   verify flipped RANK BUFFER BYTE WANT […]  flips a bit of a planned buffer in the memory of a rank; WANT is what the
 //                                          verification then says, "" for nothing
 //   verify wrong RANK FROM COUNT WANT […]  with product_preload.c: products FROM, … of the next verification are wrong
@@ -131,6 +132,20 @@ Training trained(World& world, Case& c) {
   return training;
 }
 
+void long_run(const Ranks& ranks, const Words& words) {
+  World world(ranks);
+  Case c = case_of(world, words, 2);
+  c.settings.verifies = true;
+  Training training(world, c.config, c.settings, c.mesh);
+  constexpr int kEvery = 10;
+  const int steps = std::stoi(words[1]);
+  for (int step = 0; step < steps; step += kEvery) {
+    training.train(kEvery);
+    require_sound(format("%s, after step %d", c.name.c_str(), step + kEvery), training);
+  }
+  if (world.first()) printf("ok   %s: %d steps, %d verifications\n", c.name.c_str(), steps, steps / kEvery);
+}
+
 void flipped(const Ranks& ranks, const Words& words) {
   World world(ranks);
   Case c = case_of(world, words, 5);
@@ -166,6 +181,7 @@ void wrong(const Ranks& ranks, const Words& words) {
 int main(int argc, char** argv) {
   return ranks_main(argc, argv,
                     {{"verify sound […]", sound},
+                     {"verify long STEPS […]", long_run},
                      {"verify flipped RANK BUFFER BYTE WANT […]", flipped},
                      {"verify wrong RANK FROM COUNT WANT […]", wrong}});
 }
