@@ -168,7 +168,8 @@ test-meshes: ## every mesh of tensor, context and data ranks and one rank: losse
 test-sharding: ## every ZeRO stage and hybrid mesh, graphs and tuned products on each
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@SHARDING=every GRAPHS=every TUNING=every dev/test/run --only "sharding fp8_sharding sharded_memory step_graphs tuning" $(folder) $(T)
+	@SHARDING=every GRAPHS=every TUNING=every MUON=every dev/test/run \
+	  --only "sharding fp8_sharding sharded_memory step_graphs tuning muon" $(folder) $(T)
 test-verify: ## --verify-every in every precision and stage, and 20,000 steps without a false alarm
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
