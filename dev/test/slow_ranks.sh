@@ -82,4 +82,10 @@ run even 2 --steps 6 --gpu-every 0
 same_losses() { alike_lines even slowed <(losses "$scratch/even/train.jsonl") <(losses "$scratch/slowed/train.jsonl" | head -n 6); }
 check "the losses are those without looks" same_losses
 check "  of which the log has none" not grep -q computing_ms "$scratch/even/train.jsonl"
+# A look at step 4, while the snapshot of step 3 waits to be written.
+run saved 2 --steps 6 --gpu-every 2 --checkpoint-every 3
+step_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/state.json"))["step"])' "$(checkpoint saved "$1")"; }
+check "a checkpoint that is saved meanwhile has its own step" [ "$(step_of 3) $(step_of 6)" = "3 6" ]
+resume gone-on 2 "$(checkpoint saved 3)"
+check "  and the run goes on from it to the same bits" same_weights saved gone-on
 echo "$checks checks passed"

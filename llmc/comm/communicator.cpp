@@ -377,7 +377,7 @@ int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number) {
 void barrier(Communicator& communicator, Stream& stream) { sum_number(communicator, stream, 0); }
 
 WorkError work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
-                                 const std::function<void()>& meanwhile) {
+                               const std::function<void()>& meanwhile) {
   WorkError why;
   std::atomic<bool> done = false;
   std::thread worker([&] {

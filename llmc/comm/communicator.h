@@ -172,4 +172,4 @@ struct WorkError {
 // the work of all ranks has ended, so that a slow rank is not taken for lost. The caller's thread calls `meanwhile`
 // about 50 times a second. Returns the error that this rank's work threw.
 WorkError work_with_heartbeats(Communicator& communicator, Stream& stream, const std::function<void()>& work,
-                                 const std::function<void()>& meanwhile = {});
+                               const std::function<void()>& meanwhile = {});

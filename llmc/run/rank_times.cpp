@@ -50,8 +50,9 @@ void RankTimes::read_sensors() {
   if (sensors_) own_.sensors = sensors_->read();
 }
 
-void RankTimes::exchange(const Record& record) {
-  own_.seconds = record.busy_seconds("compute");
+void RankTimes::take(const Record& record) { own_.seconds = record.busy_seconds("compute"); }
+
+void RankTimes::exchange() {
   if (records()) {
     auto* const all = reinterpret_cast<RankTime*>(exchanged_.data());
     copy(stream_, all + communicator_.rank(), &own_, 1);

@@ -56,8 +56,10 @@ class RankTimes {
 
   // Reads this rank's sensors, while its GPU has work.
   void read_sensors();
-  // Exchanges what the ranks measured in the recorded step. All ranks call, when no step is under way.
-  void exchange(const Record& record);
+  // Takes the time of this rank's computing from the recorded step.
+  void take(const Record& record);
+  // Exchanges what the ranks measured. All ranks call, when no step is under way.
+  void exchange();
   // Returns the line of train.jsonl about the last measurement; null if there is nothing to say. `steps`: that are
   // done.
   Json line(int64_t steps) const;

@@ -300,8 +300,8 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
     const std::string reason = why.any() ? ":\n  " + why.text : "";
     // A disk or its server that fails says nothing of the checkpoint.
     if (sum_number(communicator, stream, why.code == ExitCode::lost) > 0)
-      fail_as(ExitCode::lost, "checkpoint %s cannot be read now%s\n  start again with --resume auto when it can", path.c_str(),
-              reason.c_str());
+      fail_as(ExitCode::lost, "checkpoint %s cannot be read now%s\n  start again with --resume auto when it can",
+              path.c_str(), reason.c_str());
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s", path.c_str(),
             reason.c_str());
     if (why.any())

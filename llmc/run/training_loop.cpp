@@ -132,6 +132,7 @@ int64_t TrainingLoop::run() {
     enqueue_step();
     if (finished_ + 1 < enqueued_) wait_for_oldest_step();
     write_checkpoint();
+    if (looks_at_gpus(enqueued_ - 1)) report_gpus();
     if (options_.verify_every && enqueued_ % options_.verify_every == 0) verify();
     stop = stop_requested_ || stop_now();
     const bool due = due_ && !checkpointer_->under_way();  // training need not wait for the one before
@@ -211,7 +212,7 @@ void TrainingLoop::enqueue_step() {
                          .sources = sources_});
   if (looks) rank_times_->read_sensors();
   if (recorded) setup_.device.record_to(nullptr);
-  if (looks) report_gpus(record);
+  if (timed) rank_times_->take(record);
   if (!traced || !folder_) return;
   write_trace(options_.trace, record, record.spans);
   console_.line(format("wrote the streams of step %lld to %s: open it in ui.perfetto.dev", (long long)step + 1,
@@ -221,9 +222,9 @@ void TrainingLoop::enqueue_step() {
 bool TrainingLoop::looks_at_gpus(int64_t step) const { return rank_times_ && (step + 1) % options_.gpu_every == 0; }
 
 // Reports the look at the step that was enqueued last, after the step itself.
-void TrainingLoop::report_gpus(const Record& record) {
+void TrainingLoop::report_gpus() {
   wait_for_all_steps();
-  rank_times_->exchange(record);
+  rank_times_->exchange();
   for (const std::string& text : rank_times_->news())
     console_.warning(format("step %lld: ", (long long)enqueued_) + text);
   if (const Json line = rank_times_->line(enqueued_); folder_ && !line.is_null()) folder_->log(line);

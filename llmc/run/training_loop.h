@@ -60,7 +60,7 @@ class TrainingLoop {
   void report_sample(const std::string& when, int64_t step);
   void enqueue_step();
   bool looks_at_gpus(int64_t step) const;
-  void report_gpus(const Record& record);
+  void report_gpus();
   void fill_batch(int64_t step);
   void wait_for_oldest_step();
   void wait_for_all_steps();
