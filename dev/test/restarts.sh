@@ -83,6 +83,12 @@ check "when it can be read, the run goes on from there" says straight "after ste
 check "  to the bits of one that met nothing" same straight killed.run
 
 echo "-- what is tried again"
+resumes="to go on: scripts/run -n 2 --restarts 2 --out $scratch/stopped.run --resume auto"
+player stopped <<'END'
+exec "$train" "$@"
+END
+check "a run that stops as it was told" restarted stopped 0 -n 2 --restarts 2 "${small[@]}" --stop-after 1e-9
+check "  says how to go on, with restarts" says stopped "$resumes"
 player wrong <<'END'
 exec "$train" "$@"
 END

@@ -145,6 +145,8 @@ LLMC_THREADS=3 runs 0 -n 2 threads
 check "LLMC_THREADS of the environment counts" says_times out 2 '3 threads'
 runs 64 -n 0
 check "no ranks are refused" said 'expected the number of ranks'
+check "an option of scripts/run that stands among the program's" exits 64 scripts/run --steps 2 --restarts 3
+check "  is told where it belongs" said "--restarts is an option of scripts/run: name it before those of train_llama"
 LLMC_PROGRAM=$(type -P true)
 runs 0 -n 1
 runs 64 -n 2

@@ -34,9 +34,9 @@ TEST_CASE("the median of an even number is the smaller of the two in the middle"
 TEST_CASE("a rank is slow after several measurements in a row, and until one that is not") {
   Judge judge;
   const std::vector<double> slow = {1, 1.2, 1, 1.05}, even = {1, 1.1, 1, 1};
-  for (int i = 1; i < SlowRanks::kMany; ++i) CHECK(judge.take(slow).empty());
+  for (size_t i = 1; i < SlowRanks::kMany; ++i) CHECK(judge.take(slow).empty());
   CHECK(judge.take(even).empty());  // which begins the row again
-  for (int i = 1; i < SlowRanks::kMany; ++i) CHECK(judge.take(slow).empty());
+  for (size_t i = 1; i < SlowRanks::kMany; ++i) CHECK(judge.take(slow).empty());
   CHECK(judge.take(slow) == Found{1});
   CHECK(judge.take(slow).empty());  // it was said
   CHECK(judge.recovered.empty());
@@ -49,7 +49,7 @@ TEST_CASE("a rank is slow after several measurements in a row, and until one tha
 TEST_CASE("one of two ranks can be slow, and several of eight") {
   Judge two, eight;
   Found of_two, of_eight;
-  for (int i = 0; i < SlowRanks::kMany; ++i) {
+  for (size_t i = 0; i < SlowRanks::kMany; ++i) {
     of_two = two.take({1.16, 1});
     of_eight = eight.take({1, 2, 1, 1, 3, 1, 1, 1.149});
   }
@@ -59,12 +59,26 @@ TEST_CASE("one of two ranks can be slow, and several of eight") {
 
 TEST_CASE("where all ranks differ, a slow one has to differ more") {
   Judge noisy, clear, four;
-  for (int i = 0; i < SlowRanks::kMany; ++i) {
+  for (size_t i = 0; i < SlowRanks::kMany; ++i) {
     const bool last = i + 1 == SlowRanks::kMany;
     CHECK(noisy.take({1, 1.4, 1.2, 1.75}).empty());  // 0.55 from the median, and most ranks are up to 0.2
     CHECK(clear.take({1, 1.4, 1.2, 2.5}) == (last ? Found{3} : Found{}));
     CHECK(four.take({1, 1, 1.01, 1.2}) == (last ? Found{3} : Found{}));
   }
+}
+
+TEST_CASE("where times differ from look to look, a slow rank has to differ more") {
+  Judge noisy, clear;
+  Found of_noisy, of_clear;
+  for (size_t i = 0; i < SlowRanks::kMany; ++i) {
+    const double load = i == 2 ? 2 : 1;  // both ranks share a processor that has more to do in this look
+    of_noisy = noisy.take({load, 1.8 * load});
+    of_clear = clear.take({load, 2.5 * load});
+  }
+  CHECK(of_noisy.empty());
+  CHECK(of_clear == Found{1});
+  for (size_t i = 2; i < SlowRanks::kMany; ++i) of_noisy = noisy.take({1, 1.8});
+  CHECK(of_noisy == Found{1});  // the look in between is forgotten
 }
 
 TEST_CASE("what the sensors say, in words") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "llmc/base/error.h"
 
@@ -20,19 +21,27 @@ static double spread(std::vector<double> seconds, double median) {
   return *most;
 }
 
+bool SlowRanks::is_slow(size_t rank) const {
+  double least = std::numeric_limits<double>::max(), middle = 0;
+  for (const Measurement& m : last_) {
+    if (m.seconds[rank] <= m.most) return false;
+    least = std::min(least, m.seconds[rank]), middle = std::max(middle, m.median);
+  }
+  return last_.size() == kMany && least > kSlow * middle;
+}
+
 std::vector<int> SlowRanks::take(const std::vector<double>& seconds, std::vector<int>& recovered) {
-  in_a_row_.resize(seconds.size());
+  slow_.resize(seconds.size());
   const double middle = median(seconds);
   const double most = middle + std::max((kSlow - 1) * middle, kSpreads * spread(seconds, middle));
+  last_.push_back({seconds, middle, most});
+  if (last_.size() > kMany) last_.pop_front();
   std::vector<int> slow;
   for (size_t rank = 0; rank < seconds.size(); ++rank) {
-    int& in_a_row = in_a_row_[rank];
-    if (seconds[rank] > most) {
-      if (++in_a_row == kMany) slow.push_back(int(rank));
-    } else {
-      if (in_a_row >= kMany) recovered.push_back(int(rank));
-      in_a_row = 0;
-    }
+    if (!slow_[rank] && is_slow(rank)) slow_[rank] = true, slow.push_back(int(rank));
+    if (!slow_[rank] || seconds[rank] > most) continue;
+    slow_[rank] = false;
+    recovered.push_back(int(rank));
   }
   return slow;
 }
@@ -81,7 +90,7 @@ void RankTimes::judge() {
     const double own = seconds[size_t(rank)];
     const std::string sensors = times_[size_t(rank)].sensors.text();
     news_.push_back(format("%s is slow: it computes %.2f times as long as the median rank, %.1f ms and %.1f ms in this "
-                           "step, for %d measurements now; all others wait for it",
+                           "step, for %zu measurements now; all others wait for it",
                            places_[size_t(rank)].text(rank).c_str(), own / median, own * 1e3, median * 1e3,
                            SlowRanks::kMany) +
                     (sensors.empty() ? "" : "\n  its GPU: " + sensors));

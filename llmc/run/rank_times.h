@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,13 +18,14 @@
 #include "llmc/device/record.h"
 #include "llmc/run/rank_place.h"
 
-// Which ranks compute longer than others, in several measurements in a row. Where all ranks differ much from look to
-// look, as on processors that are shared with others, a slow one has to differ more.
+// Which ranks compute longer than others, in several measurements in a row: in each of them longer than the median rank
+// in any of them. Where all ranks differ much, or from look to look, as on processors that are shared with others, a
+// slow one has to differ more.
 class SlowRanks {
  public:
   static constexpr double kSlow = 1.15;  // times the median, from which on a rank is slow,
   static constexpr double kSpreads = 3;  // if it is also so many times as far from it as most other ranks
-  static constexpr int kMany = 5;        // measurements in a row, so that a passing disturbance names nobody
+  static constexpr size_t kMany = 5;     // measurements in a row, so that a passing disturbance names nobody
 
   // Takes a measurement: the seconds of each rank. Returns the ranks that are slow since now, and in `recovered` those
   // that were, and are not any more.
@@ -32,7 +34,14 @@ class SlowRanks {
   static double median(std::vector<double> seconds);
 
  private:
-  std::vector<int> in_a_row_;  // by rank: slow measurements up to the last one
+  struct Measurement {
+    std::vector<double> seconds;  // by rank
+    double median, most;          // a rank that takes longer than `most` stands out
+  };
+  bool is_slow(size_t rank) const;
+
+  std::deque<Measurement> last_;  // kMany of them
+  std::vector<bool> slow_;        // by rank: it was said
 };
 
 // What one rank measures in a step. It is sent between ranks as it is.

@@ -321,9 +321,12 @@ std::string nothing_to_resume(const Options& options, const std::optional<Resume
 }
 
 std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
-  const std::string how = ranks.size == 1                  ? "./train_llama"
-                          : ranks.local_size == ranks.size ? format("scripts/run -n %d", ranks.size)
-                                                           : "the same start, with";
+  const char* const restarts = getenv("LLMC_RUN_RESTARTS");  // scripts/run --restarts
+  const std::string run = format("scripts/run -n %d", ranks.size) + (restarts ? " --restarts " : "") +
+                          (restarts ? shell_quoted(restarts) : "");
+  const std::string how = ranks.local_size != ranks.size ? "the same start, with"
+                          : ranks.size == 1 && !restarts ? "./train_llama"
+                                                         : run;
   std::string command = format("%s --out %s --resume auto", how.c_str(), shell_quoted(run_folder).c_str());
   for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
     const size_t space = option.find(' ');
