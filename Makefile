@@ -173,7 +173,7 @@ test-sharding: ## every ZeRO stage and hybrid mesh, graphs and tuned products on
 test-verify: ## --verify-every in every precision and stage, and 20,000 steps without a false alarm
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs tests
-	@VERIFY=every dev/test/run --only verify $(folder)
+	@VERIFY=every PATIENCE=$(or $(PATIENCE),4) dev/test/run --only verify $(folder)
 test-recipes: ## each FP8 recipe with default options on 1 and 2 ranks: trains, measures, samples, exports
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs
@@ -222,6 +222,10 @@ test-softgpu: softgpu ## kernels, PyTorch's dumps and trainings of the CUDA buil
 	$(if $(of_kernels),,@$(MAKE) DEVICE=cpu SOFTGPU= programs)
 	@$(few) dev/test/run --with softgpu --only "softgpu/* kernels/* parity" build/softgpu $(T)
 of_softgpu_tsan := --with softgpu/thread --only 'softgpu/* $(or $(T:%=kernels/%),kernels/global_norm kernels/hopper kernels/tensor_core)'
+test-softgpu-storm: ## one fault of each kind, those of heartbeats, too, in a training of that build on 2 ranks
+	@$(PROBE) install test
+	+@$(MAKE) softgpu KERNELS=
+	@RANKS=2 dev/test/storm build/softgpu each
 test-softgpu-tsan: ## kernels of that build under ThreadSanitizer: races between the threads of their PTX  [T=rope]
 	@$(PROBE) install test
 	+@goals="$$(dev/test/run $(of_softgpu_tsan) --programs build/softgpu/thread)" && $(make_softgpu) $$goals

@@ -32,7 +32,7 @@ int nvmlDeviceGetTotalEccErrors(void*, int type, int counter, unsigned long long
 }
 END
 "${CXX:-c++}" -shared -fPIC "$scratch/nvml.cpp" -o "$scratch/libnvidia-ml.so.1"
-check "what NVML says is read" env LD_LIBRARY_PATH="$scratch" LLMC_TEST_NVML=1 "$build/test/test_rank_times" -tc="NVML*"
+check "what NVML says is read" env LD_LIBRARY_PATH="$scratch:${LD_LIBRARY_PATH:-}" LLMC_TEST_NVML=1 "$build/test/test_rank_times" -tc="NVML*"
 
 echo "-- a rank that is stopped for three quarters of the time"
 options=(--model tiny --layers 1 --seq-len 64 --global-batch 64 --micro-batch 8 --schedule constant --warmup-steps 0 --val-every 0
@@ -88,4 +88,9 @@ step_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/s
 check "a checkpoint that is saved meanwhile has its own step" [ "$(step_of 3) $(step_of 6)" = "3 6" ]
 resume gone-on 2 "$(checkpoint saved 3)"
 check "  and the run goes on from it to the same bits" same_weights saved gone-on
+# The look at step 6 belongs to the checkpoint of step 6.
+cp -r "$scratch/saved" "$scratch/longer"
+resume longer 2 auto --steps 8
+check "a look at the step of the checkpoint stays in the log, once" [ "$(grep -c '"step":6,"look":true' "$scratch/longer/train.jsonl")" = 1 ]
+check "  and nothing is rolled back" not ls "$scratch/longer/train.rolled-back.jsonl"
 echo "$checks checks passed"

@@ -2,11 +2,9 @@
 //
 // Covers: --gpu-every: a rank is slow after several measurements in a row, and until one that is not; one of two ranks
 // can be; the sensors that NVML knows, and those that it lacks, or a library that is missing
-#include <doctest/doctest.h>
-
 #include <cstdlib>
 
-#include "llmc/base/error.h"
+#include "dev/test/test.h"
 #include "llmc/run/rank_times.h"
 
 namespace {

@@ -125,15 +125,15 @@ constexpr const char* kRasStatus =
 
 TEST_CASE("NCCL's RAS is asked what is wrong, and not waited for") {
   const std::string errors =
-      "INCOMPLETE\n  Missing communicator data from 1 job process\n"
-      "  Process 3487984 on node 172.16.64.213 managing GPU 5";
+      "    INCOMPLETE\n      Missing communicator data from 1 job process\n"
+      "      Process 3487984 on node 172.16.64.213 managing GPU 5";
   CHECK(faults_of_ras(kRasStatus) == errors);
-  CHECK(faults_of_ras("Errors\n======\n\nWarnings\n========\n\nTIMEOUT\n  2 times") == "TIMEOUT\n  2 times");
+  CHECK(faults_of_ras("Errors\n======\n\nWarnings\n========\n\nTIMEOUT\n  2 times") == "    TIMEOUT\n      2 times");
   CHECK(faults_of_ras("Communicators... (0.00s)\n=====\n\n 0 RUNNING OK\n") == "");
-  CHECK(faults_of_ras("Errors\n======\na\n\x1b[2Jb\n") == "a\n\ufffd[2Jb");
+  CHECK(faults_of_ras("Errors\n======\na\n\x1b[2Jb\n") == "    a\n    \ufffd[2Jb");
   std::string many = "Errors\n======\n";
   for (int i = 0; i < 100; ++i) many += "e\n";
-  CHECK(faults_of_ras(many).size() == 12 * 2 - 1);
+  CHECK(faults_of_ras(many).size() == 12 * 6 - 1);
   {
     RasStandIn ras("SERVER PROTOCOL 2\n", kRasStatus);
     CHECK(ask_ras(5) == errors);
@@ -151,7 +151,11 @@ TEST_CASE("NCCL's RAS is asked what is wrong, and not waited for") {
     CHECK(seconds() - begin >= 0.29);
     silent.finish();
   }
-  CHECK(ask_ras(0.3) == "");  // nobody listens
+  setenv("NCCL_RAS_ADDR", "127.0.0.1:1", 1);  // nobody listens there
+  CHECK(ask_ras(0.3) == "");
+  setenv("NCCL_RAS_ADDR", "a.name.that.is.not.asked.for:28028", 1);
+  CHECK(ask_ras(0.3) == "");
+  unsetenv("NCCL_RAS_ADDR");
 }
 
 TEST_CASE("a rank that names no lost one adds what NCCL's RAS says") {

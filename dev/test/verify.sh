@@ -3,7 +3,7 @@
 # one of several copies, a wrong product that passes, one that stays; the run ends with exit code 7, and names rank, host and
 # process on all ranks alike. No alarm and no other bit where nothing is wrong. The run goes on from the newest verified
 # checkpoint
-# Timeout: 3600
+# Timeout: 900
 #
 # VERIFY=every: a sound training in more ways, and 20,000 steps in all.
 set -euo pipefail

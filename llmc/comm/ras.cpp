@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr const char* kAddress = "localhost:28028";  // NCCL's default
+constexpr const char* kAddress = "127.0.0.1:28028";  // NCCL's default
 
 // A connection that gives up at a moment of seconds()'s clock.
 class Line {
@@ -21,9 +21,13 @@ class Line {
   Line(const std::string& address, double until) : until_(until) {
     const size_t colon = address.rfind(':');
     if (colon == address.npos) return;
+    std::string host = address.substr(0, colon);
+    if (host == "localhost") host = "127.0.0.1";
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) return;
+    hints.ai_flags = AI_NUMERICHOST;  // a name might take longer than there is time
+    if (getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) return;
     for (const addrinfo* i = found; i && socket_ < 0; i = i->ai_next) connect_to(*i);
     freeaddrinfo(found);
   }
@@ -51,8 +55,9 @@ class Line {
   static constexpr size_t kMost = 1 << 20;
   bool ready(short what) {
     pollfd waited{socket_, what, 0};
-    const double left = until_ - seconds();
-    return left > 0 && poll(&waited, 1, int(left * 1e3)) > 0;
+    for (double left; (left = until_ - seconds()) > 0;)
+      if (const int count = poll(&waited, 1, int(left * 1e3)); count >= 0 || errno != EINTR) return count > 0;
+    return false;
   }
   void connect_to(const addrinfo& address) {
     socket_ = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -81,7 +86,8 @@ std::string faults_of_ras(const std::string& answer) {
   PrintableText printable;
   int count = 0;
   const auto add = [&](const std::string& text) {
-    if (part && !text.empty() && count++ < kMostLines) *part += (part->empty() ? "" : "\n") + printable.take(text);
+    if (part && !text.empty() && count++ < kMostLines)
+      *part += (part->empty() ? "    " : "\n    ") + printable.take(text);
   };
   for (; std::getline(lines, line); before = line) {
     if (line.find_first_not_of('=') == line.npos && line.size() > 3) {

@@ -5,7 +5,9 @@
 #include <string>
 
 // Returns the lines in which RAS says what is wrong: its errors, or if there are none its warnings, such as ranks that
-// are behind. "" if nothing is, or if nobody answers within `seconds`. NCCL_RAS_ADDR (host:port) says where it answers.
+// are behind; each is indented by four more spaces. "" if nothing is, or if nobody answers within `seconds`.
+// NCCL_RAS_ADDR (address:port) says where it answers. Its usual port belongs to the first run that NCCL has started on
+// this machine.
 std::string ask_ras(double seconds);
 
 // Returns these lines of an answer; at most 12.

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
-#include <regex>
 #include <utility>
 
 #include "llmc/base/clock.h"
@@ -127,13 +126,16 @@ void Watchdog::find_error(std::unique_lock<std::mutex>& lock) {
 }
 
 // The others learn that this rank ends the run, so that they neither wait for it nor take it for the lost one. If no
-// rank is lost, NCCL may know which connection hangs; one rank of a machine asks it, since each answer takes all ranks.
+// rank is lost, NCCL may know which connection hangs. One rank of a machine asks it, since each answer takes all ranks;
+// the others give it the time, for the launcher ends it with them.
 void Watchdog::end(const std::string& what) {
   std::string late = late_ranks();
-  if (first_of_machine_ && !news_.gone.count && !news_.silent.count)
-    if (const std::string faults = ask_ras(kRasSeconds); !faults.empty())
-      late += "\n  NCCL's own status (RAS):\n    " + std::regex_replace(faults, std::regex("\n"), "\n    ");
   heartbeat_.leave(Heartbeat::kEnds);
+  if (!news_.ends && !news_.gone.count && !news_.silent.count) {
+    if (!first_of_machine_) std::this_thread::sleep_for(std::chrono::duration<double>(kRasSeconds));
+    else if (const std::string faults = ask_ras(kRasSeconds); !faults.empty())
+      late += "\n  NCCL's own status (RAS):\n" + faults;
+  }
   end_now("error on " + whose_ + ": " + what + late);
 }
 

@@ -19,7 +19,9 @@ Record::Entry entry_of(const Work& work, int stream) {
 
 double Record::busy_seconds(const char* stream) const {
   double sum = 0;
-  for (const Span& span : spans)
-    if (streams[size_t(entries[size_t(span.entry)].stream)] == stream) sum += span.end - span.begin;
+  for (const Span& span : spans) {
+    const Entry& entry = entries[size_t(span.entry)];
+    if (streams[size_t(entry.stream)] == stream && entry.crossed == 0) sum += span.end - span.begin;
+  }
   return sum;
 }

@@ -54,11 +54,11 @@ struct Record {
   std::vector<std::string> streams;
   std::vector<Entry> entries;
   std::vector<Span> spans;  // of a device that executes; complete when the recording ends; in no order
-  size_t most = SIZE_MAX;   // entries: later work is executed, and not recorded
+  size_t most = SIZE_MAX;   // entries: work beyond them is executed, and not recorded
   bool full() const { return entries.size() >= most; }
 
-  // Returns the seconds for which the work of this stream was executed. The time in which the stream waited is not
-  // among them.
+  // Returns the seconds for which the work of this stream was executed, without copies to and from the host. The time
+  // in which the stream waited for others is not among them; the time in which a GPU waited for the launch itself is.
   double busy_seconds(const char* stream) const;
 };
 

@@ -12,8 +12,8 @@ double SlowRanks::median(std::vector<double> seconds) {
   return *middle;
 }
 
-// Of how far the ranks are from the median: what at least 70% of them do not exceed. So 30% may be slow at once; of two
-// ranks it is 0.
+// Returns how far most ranks are from the median: all but the farthest quarter or so, which may be slow at once. With
+// two ranks it is 0.
 static double spread(std::vector<double> seconds, double median) {
   for (double& x : seconds) x = std::abs(x - median);
   const auto most = seconds.begin() + std::ptrdiff_t(0.7 * double(seconds.size() - 1));
@@ -88,12 +88,14 @@ void RankTimes::judge() {
   std::vector<int> recovered;
   for (const int rank : slow_.take(seconds, recovered)) {
     const double own = seconds[size_t(rank)];
-    const std::string sensors = times_[size_t(rank)].sensors.text();
+    const auto usual = size_t(std::find(seconds.begin(), seconds.end(), median) - seconds.begin());
+    const std::string sensors = times_[size_t(rank)].sensors.text(), others = times_[usual].sensors.text();
     news_.push_back(format("%s is slow: it computes %.2f times as long as the median rank, %.1f ms and %.1f ms in this "
                            "step, for %zu measurements now; all others wait for it",
                            places_[size_t(rank)].text(rank).c_str(), own / median, own * 1e3, median * 1e3,
                            SlowRanks::kMany) +
-                    (sensors.empty() ? "" : "\n  its GPU: " + sensors));
+                    (sensors.empty() ? "" : "\n  its GPU: " + sensors) +
+                    (others.empty() ? "" : "\n  that of the median rank: " + others));
   }
   for (const int rank : recovered)
     news_.push_back(format("%s is slow no longer: it computes %.2f times as long as the median rank",
@@ -105,7 +107,7 @@ Json RankTimes::line(int64_t steps) const {
   const GpuSensors::Reading& gpu = times_[of].sensors;
   if (!records() && !gpu.any()) return {};
   Json line = Json::object();
-  line.set("step", steps);
+  line.set("step", steps).set("look", true);
   if (records()) {
     const auto rounded = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
     std::vector<double> seconds;

@@ -2,8 +2,8 @@
 // why.
 //
 // Every N-th step the ranks record when the work of their compute streams was executed. The sum is the time of
-// computing: no wait for other ranks, for copies or for the host is in it, so a rank whose GPU is slow stands out,
-// though all ranks take equally long for the step. The ranks exchange their times, and all of them judge alike.
+// computing: no wait for other ranks or for copies is in it, so a rank whose GPU is slow stands out, though all ranks
+// take equally long for the step. The ranks exchange their times, and all of them judge alike.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +69,7 @@ class RankTimes {
   void take(const Record& record);
   // Exchanges what the ranks measured. All ranks call, when no step is under way.
   void exchange();
-  // Returns the line of train.jsonl about the last measurement; null if there is nothing to say. `steps`: that are
-  // done.
+  // Returns the line of train.jsonl about the last measurement, after `steps` steps; null if there is nothing to say.
   Json line(int64_t steps) const;
   // Returns what is new with the last measurement, a text for each rank that is slow now or is not any more.
   const std::vector<std::string>& news() const { return news_; }

@@ -298,10 +298,13 @@ std::optional<Checkpoint> ResumePoint::open(Communicator& communicator, Stream& 
       return checkpoint;
     }
     const std::string reason = why.any() ? ":\n  " + why.text : "";
-    // A disk or its server that fails says nothing of the checkpoint.
-    if (sum_number(communicator, stream, why.code == ExitCode::lost) > 0)
-      fail_as(ExitCode::lost, "checkpoint %s cannot be read now%s\n  start again with --resume auto when it can",
-              path.c_str(), reason.c_str());
+    // A disk or its server that fails, or too little memory, says nothing of the checkpoint.
+    for (const int64_t code : gather_numbers(communicator, stream, int64_t(why.code)))
+      if (ExitCode(code) != ExitCode::done && ExitCode(code) != ExitCode::wrong_input)
+        fail_as(ExitCode(code),
+                "checkpoint %s cannot be read now%s\n  start again when it can; if it never can, rename its folder: "
+                "--resume auto then takes the one before it",
+                path.c_str(), reason.c_str());
     REQUIRE(path != checkpoints.back(), "no checkpoint can be gone on from; the last one tried is %s%s", path.c_str(),
             reason.c_str());
     if (why.any())
@@ -322,8 +325,8 @@ std::string nothing_to_resume(const Options& options, const std::optional<Resume
 
 std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
   const char* const restarts = getenv("LLMC_RUN_RESTARTS");  // scripts/run --restarts
-  const std::string run = format("scripts/run -n %d", ranks.size) + (restarts ? " --restarts " : "") +
-                          (restarts ? shell_quoted(restarts) : "");
+  std::string run = format("scripts/run -n %d", ranks.size);
+  if (restarts) run += " --restarts " + shell_quoted(restarts);
   const std::string how = ranks.local_size != ranks.size ? "the same start, with"
                           : ranks.size == 1 && !restarts ? "./train_llama"
                                                          : run;

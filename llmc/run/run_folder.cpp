@@ -41,7 +41,9 @@ std::string as_file_name(std::string model) {
 bool happened_by(const std::string& line, int64_t step) {
   try {
     const Json json = Json::parse(line, "a line of train.jsonl");
-    const bool before = json.contains("loss") || json.contains("fp8") || json.contains("verified");
+    const char* const of_a_step[] = {"loss", "fp8", "look", "verified"};
+    const bool before =
+        std::any_of(std::begin(of_a_step), std::end(of_a_step), [&](const char* key) { return json.contains(key); });
     return json.get_int("step") < step + before;
   } catch (const Error&) {  // a line that was cut off when the process was killed
     return false;

@@ -36,7 +36,7 @@ def of_run(page):
 
 
 def median(times):
-    """Of each look; of an even number, the smaller of the two in the middle, as the program has it."""
+    """The median of each look. It is the smaller of two in the middle, as in the program."""
     return np.sort(times, axis=1)[:, (times.shape[1] - 1) // 2]
 
 
