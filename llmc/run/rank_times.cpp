@@ -46,12 +46,8 @@ std::vector<int> SlowRanks::take(const std::vector<double>& seconds, std::vector
   return slow;
 }
 
-RankTimes::RankTimes(Communicator& communicator, Device& device)
-    : communicator_(communicator),
-      stream_(device, "rank times"),
-      places_(gather_places(communicator, device)),
-      exchanged_(device, records() ? size_t(communicator.size()) * sizeof(RankTime) : 0),
-      times_(size_t(communicator.size())) {
+RankTimes::RankTimes(Trainer& trainer, Communicator& communicator, Device& device)
+    : trainer_(trainer), places_(gather_places(communicator, device)), times_(places_.size()) {
   if (device.info().gpu) sensors_.emplace(device.info().uuid);
 }
 
@@ -62,15 +58,7 @@ void RankTimes::read_sensors() {
 void RankTimes::take(const Record& record) { own_.seconds = record.busy_seconds("compute"); }
 
 void RankTimes::exchange() {
-  if (records()) {
-    auto* const all = reinterpret_cast<RankTime*>(exchanged_.data());
-    copy(stream_, all + communicator_.rank(), &own_, 1);
-    communicator_.all_gather(stream_, all, all + communicator_.rank(), sizeof own_);
-    copy(stream_, times_.data(), all, times_.size());
-    communicator_.wait_for(stream_);
-  } else {
-    times_[0] = own_;
-  }
+  times_ = trainer_.exchange(own_);
   judge();
 }
 

@@ -17,6 +17,7 @@
 #include "llmc/device/gpu_sensors.h"
 #include "llmc/device/record.h"
 #include "llmc/run/rank_place.h"
+#include "llmc/train/trainer.h"
 
 // Which ranks compute longer than others, in several measurements in a row: in each of them longer than the median rank
 // in any of them. Where all ranks differ much, or from look to look, as on processors that are shared with others, a
@@ -44,22 +45,16 @@ class SlowRanks {
   std::vector<bool> slow_;        // by rank: it was said
 };
 
-// What one rank measures in a step. It is sent between ranks as it is.
-struct RankTime {
-  double seconds = 0;  // of computing
-  GpuSensors::Reading sensors = {};
-};
-
 class RankTimes {
  public:
   // Entries of a step's record: the first ones of a long step are enough, for they are the same on all ranks.
   static constexpr size_t kRecorded = 8192;
 
-  // All ranks call. Allocates what exchanges need.
-  RankTimes(Communicator& communicator, Device& device);
+  // All ranks call. The trainer must outlive this object.
+  RankTimes(Trainer& trainer, Communicator& communicator, Device& device);
 
   // True if a step is to be recorded: one rank has nobody to compare with.
-  bool records() const { return communicator_.size() > 1; }
+  bool records() const { return places_.size() > 1; }
   // Returns why there are no sensors of this rank's GPU; "" if there are, or if there is no GPU.
   std::string missing_sensors() const { return sensors_ ? sensors_->missing() : ""; }
 
@@ -78,11 +73,9 @@ class RankTimes {
   size_t slowest() const;
   void judge();
 
-  Communicator& communicator_;
-  Stream stream_;
+  Trainer& trainer_;
   std::vector<RankPlace> places_;
   std::optional<GpuSensors> sensors_;  // on a GPU
-  DeviceMemory exchanged_;             // RankTime of all ranks
   RankTime own_;
   std::vector<RankTime> times_;  // of all ranks
   SlowRanks slow_;

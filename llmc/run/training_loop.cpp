@@ -122,7 +122,7 @@ void TrainingLoop::open_folder() {
 int64_t TrainingLoop::run() {
   last_checkpoint_time_ = seconds();
   if (options_.gpu_every && enqueued_ < settings_.steps && (setup_.ranks.size > 1 || setup_.device.info().gpu)) {
-    rank_times_.emplace(*setup_.communicator, setup_.device);
+    rank_times_.emplace(trainer_, *setup_.communicator, setup_.device);
     if (const std::string why = rank_times_->missing_sensors(); !why.empty())
       console_.line("no clocks and temperatures of the GPUs: " + why);
   }

@@ -326,6 +326,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.gradients_on_host = t.training && o.offload_gradients;
   t.seed = uint64_t(o.seed);
   t.verifies = t.training && o.verify_every > 0;
+  t.looks = t.training && o.gpu_every > 0;
   t.snapshot = t.training && s.snapshot;
   t.micro_batches = t.training ? int(s.micro_batches) : 1;
   t.sources = t.training ? s.sources : 1;

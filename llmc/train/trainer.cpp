@@ -97,6 +97,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
   if (settings.muon)
     muon_.emplace(plan_, share_matrices(whole_config_, layout_, placement_, split_), optimizer_state_, settings,
                   settings_.fp8, settings.dtype, groups_.matrix_owners(), compute_, reduce_stream_);
+  if (settings.looks && communicator.size() > 1)
+    rank_times_ = plan_.add_array<RankTime>(Segment::device, "state", "times of ranks", size_t(communicator.size()));
 }
 
 std::vector<Snapshot::Other> Trainer::others_of_snapshot() const {
@@ -286,6 +288,17 @@ StepFlags Trainer::sum_flags(const StepFlags& own) {
   sum_over_ranks_on_device({&step_states_.on_device()->label_count, {kSummedAtBegin}});
   step_states_.fetch(compute_);
   return flags_of(step_states_.wait_for_oldest(communicator_).state);
+}
+
+std::vector<RankTime> Trainer::exchange(const RankTime& own) {
+  std::vector<RankTime> all(size_t(communicator_.size()), own);
+  if (communicator_.size() == 1) return all;
+  RankTime* const here = rank_times_ + communicator_.rank();
+  copy(reduce_stream_, here, &own, 1);
+  communicator_.all_gather(reduce_stream_, rank_times_.get(), here, sizeof own);
+  copy(reduce_stream_, all.data(), rank_times_.get(), all.size());
+  communicator_.wait_for(reduce_stream_);
+  return all;
 }
 
 // ---------------------------------------------------------------------------------------------- streams and graphs

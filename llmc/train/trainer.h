@@ -19,6 +19,7 @@
 
 #include "llmc/base/safetensors.h"
 #include "llmc/comm/mesh.h"
+#include "llmc/device/gpu_sensors.h"
 #include "llmc/device/graph.h"
 #include "llmc/memory/snapshot.h"
 #include "llmc/model/transformer.h"
@@ -79,6 +80,12 @@ struct StepResult {
   bool loss_spike, norm_spike;  // its loss, its norm is a spike (spike_window.h)
   double seconds;  // since the previous step's end, if both were enqueued without a wait; else of this step alone
   std::vector<LossSum> sources;  // of the labels of each source; empty if there is one source
+};
+
+// What a rank measures in a step (--gpu-every). It is sent between ranks as it is.
+struct RankTime {
+  double seconds = 0;  // of computing
+  GpuSensors::Reading sensors = {};
 };
 
 // Ranks that hold or compute other bits than they must.
@@ -166,6 +173,8 @@ class Trainer {
   int64_t updates() const { return updates_; }
   // Sums the flags of all ranks outside of a step. All ranks call.
   StepFlags sum_flags(const StepFlags& own);
+  // Returns what each rank measured. No step may be under way; settings.looks must be set. All ranks call.
+  std::vector<RankTime> exchange(const RankTime& own);
 
   // Sums the losses of sequences (B, seq_len) on this rank; seq_len <= T, and 0 means T. The caller sums over the
   // ranks.
@@ -259,11 +268,12 @@ class Trainer {
   std::optional<GradientStore> gradients_;  // this and the optimizer: only in training
   std::optional<Optimizer> optimizer_;
   std::optional<Muon> muon_;
-  std::optional<Spikes> spikes_;      // with skip_spikes
-  std::optional<BitHashes> hashes_;   // if verifications were planned
-  std::optional<Snapshot> snapshot_;  // if snapshots were planned
-  int64_t snapshot_recorded_ = 0;     // Fp8Scales::recorded() at the snapshot, without steps that are known to be held
-  int64_t snapshot_waits_ = 0;        // steps that were under way at the snapshot, and still are
+  std::optional<Spikes> spikes_;       // with skip_spikes
+  std::optional<BitHashes> hashes_;    // if verifications were planned
+  PlannedArray<RankTime> rank_times_;  // of all ranks; with settings.looks, if there are several
+  std::optional<Snapshot> snapshot_;   // if snapshots were planned
+  int64_t snapshot_recorded_ = 0;      // Fp8Scales::recorded() at the snapshot, without steps that are known to be held
+  int64_t snapshot_waits_ = 0;         // steps that were under way at the snapshot, and still are
   Transformer transformer_;
   std::vector<int32_t> sequence_;  // of next_logits
   BatchUploader batches_;

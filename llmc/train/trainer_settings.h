@@ -25,6 +25,7 @@ struct TrainerSettings : PassSettings, OptimizerSettings {
   int zero_stage = 0;                // what the ranks shard: see placement.h
   DType reduce_dtype = DType::fp32;  // of gradients that are sent between the ranks that shard
   bool verifies = false;             // plans memory for verify()
+  bool looks = false;                // plans memory for exchange()
   bool snapshot = false;             // plans host memory for take_snapshot()
   int64_t fp8_stats = 0;             // statistics every so many steps, from 0 on; 0: never
   StateSettings state;               // types and memory of master weights and moments
