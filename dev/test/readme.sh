@@ -13,8 +13,10 @@ pages=("${@:-README.md}")
 mkdir -p "$scratch/tree/build/cpu"
 cd "$root"
 cp -a Makefile README.md scripts llmc dev train_llama.cu test_llama.cu "$scratch/tree"
-(cd "$build" && cp -a --parents config.mk summary.txt libllmc.a files flags commit minja programs train_llama test_llama obj "$scratch/tree/build/cpu")
-if [ -e build/.configured ]; then cp -a build/.configured "$scratch/tree/build"; fi
+(cd "$build" && cp -a --parents config.mk summary.txt libllmc.a files flags commit minja programs train_llama test_llama standard* obj "$scratch/tree/build/cpu")
+for made in build/.configured build/minja; do
+  if [ -e $made ]; then cp -a $made "$scratch/tree/build"; fi
+done
 cd "$scratch/tree"
 unset LLMC_BUILD
 export DEVICE=cpu
