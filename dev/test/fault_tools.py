@@ -1,4 +1,4 @@
-"""What the campaigns of faults share: processes, and the bits of a run."""
+"""The tools that the campaigns of faults share: processes, and the bits of a run."""
 
 import collections
 import filecmp
@@ -13,7 +13,7 @@ ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROO
 
 
 class Fault(Exception):
-    """What must not happen."""
+    """Something happened that must not."""
 
 
 def bits_of(folder):

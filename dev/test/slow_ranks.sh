@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Covers: --gpu-every: a rank that computes slower than the others is named by its host and process, until it does not; log
 # and losses; NVML's sensors from a library that stands in for the driver's
-# Timeout: 240
+# Timeout: 300
 # Alone: one rank of two is to be the slow one
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -46,8 +46,7 @@ python3 - "$slow" "$scratch/slowed.txt" <<'END'
 import os, signal, sys, time
 rank, said = int(sys.argv[1]), sys.argv[2]
 def until(word, stopped, running):
-    begin = time.time()
-    while time.time() - begin < 60 and word not in open(said).read():
+    while word not in open(said).read():  # the test's time limit ends it
         if stopped:
             os.kill(rank, signal.SIGSTOP)
             time.sleep(stopped)

@@ -23,7 +23,8 @@ bool call(void* library, const char* name, Arguments... arguments) {
 constexpr int kMultiprocessorClock = 1, kGpuTemperature = 0;
 enum Errors { corrected = 0, not_corrected = 1 };
 constexpr int kSinceTheDriverWasLoaded = 0;
-// What keeps the clock down, in the words of nvidia-smi. Bit 0, that the GPU has nothing to do, is no reason.
+// The reasons that keep the clock down, in the words of nvidia-smi. Bit 0 says that the GPU has nothing to do, and is
+// left out.
 constexpr std::pair<int, const char*> kReasons[] = {
     {0x2, "Applications Clocks Setting"},
     {0x4, "SW Power Cap"},

@@ -8,7 +8,8 @@
 
 class GpuSensors {
  public:
-  // What the sensors say at one moment. A number that the GPU does not tell is -1. It is sent between ranks as it is.
+  // The readings of one moment. A number that the GPU does not tell is -1. Ranks send this struct to each other as it
+  // is.
   struct Reading {
     int32_t mhz = -1, most_mhz = -1;  // the multiprocessors' clock, and the highest one
     int32_t watts = -1, most_watts = -1;

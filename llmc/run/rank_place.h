@@ -1,4 +1,4 @@
-// Where a rank runs, in words for the user who looks for its machine.
+// The place of a rank, in words for the user who looks for its machine.
 #pragma once
 
 #include <string>

@@ -47,7 +47,8 @@ class SlowRanks {
 
 class RankTimes {
  public:
-  // Entries of a step's record: the first ones of a long step are enough, for they are the same on all ranks.
+  // Entries of a step's record: the first ones of a long step are enough. All ranks do the same, but for Muon's
+  // matrices.
   static constexpr size_t kRecorded = 8192;
 
   // All ranks call. The trainer must outlive this object.

@@ -82,7 +82,7 @@ struct StepResult {
   std::vector<LossSum> sources;  // of the labels of each source; empty if there is one source
 };
 
-// What a rank measures in a step (--gpu-every). It is sent between ranks as it is.
+// The measurement of a rank in a step (--gpu-every). Ranks send this struct to each other as it is.
 struct RankTime {
   double seconds = 0;  // of computing
   GpuSensors::Reading sensors = {};

@@ -13,7 +13,7 @@ FULL = 0.3  # the colour of a rank that computes so much longer, or shorter, is 
 
 
 def section(pages):
-    """HTML: a picture and a table for each run that has looks; "" if none has."""
+    """HTML: a picture with its legend for each run that has looks; "" if none has."""
     return "".join(of_run(page) for page in pages)
 
 
