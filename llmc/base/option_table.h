@@ -74,7 +74,7 @@
   X("Run", Switch, machine, nvtx, false, "", "name steps, blocks and kernels for Nsight Systems", "gpu") \
   X("Run", Switch, machine, quiet, false, "", "prints only warnings, errors, and what --sample-only or --eval-only found") \
   X("Run", Switch, run, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
-  X("Run", Count, run, gpu_every, 50, "[0, inf)", "steps between looks at the GPUs: how long each rank computes, which one is slow, and its clock, power and temperature (0: never)", "trains") \
+  X("Run", Count, run, gpu_every, 50, "[0, inf)", "steps between looks at the GPUs: how long each rank computes, which one is slow, and its clock, power and temperature (0: never)", "trains looks") \
   X("Run", Text, start, trace, "", "FILE", "write the streams of the run's third step, or of --nodes' step, as a trace for Perfetto") \
   X("Run", Switch, command, help, false, "", "print this text, as -h does") \
   X("Run", Switch, command, version, false, "", "print version, commit, compiler and libraries") \

@@ -161,11 +161,11 @@ std::vector<std::string> gather_texts(Communicator& communicator, Stream& stream
 int64_t sum_number(Communicator& communicator, Stream& stream, int64_t number);
 void barrier(Communicator& communicator, Stream& stream);
 
-// An error that a rank's own work threw: its message, "" for none, and the exit code that it would have ended with.
+// An error that a rank's own work threw: its message, and the exit code that it would have ended with; `done` for none.
 struct WorkError {
   std::string text;
   ExitCode code = ExitCode::done;
-  bool any() const { return !text.empty(); }
+  bool any() const { return code != ExitCode::done; }
 };
 
 // Runs long host work that makes no collectives in a thread of its own. Meanwhile the ranks exchange heartbeats until

@@ -421,7 +421,7 @@ TextShards tokenize_text(const std::string& pattern, const TextCodec& codec, Spe
   const WorkError error = work_with_heartbeats(communicator, stream, cut, show);
   const std::string why = broadcast_text(communicator, stream, error.text);
   const auto code = ExitCode(broadcast_number(communicator, stream, int64_t(error.code)));
-  if (!why.empty()) throw Error(why, code);
+  if (code != ExitCode::done) throw Error(why, code);
   folder = broadcast_text(communicator, stream, folder);
   std::error_code ignored;
   const bool here = fs::exists(fs::path(folder) / kMadeOf, ignored);

@@ -50,6 +50,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"beyond-horizon", s.activations.offloads(run.config),
        format("all %d blocks are within the horizon of %d", run.config.L, s.activations.horizon)},
       {"ranks", run.mesh.world_size > 1, "there is one rank"},
+      {"looks", run.mesh.world_size > 1 || run.device.gpu, "there is one rank, and no GPU"},
       {"heartbeat", run.device.gpu, "ranks on CPUs exchange no heartbeats, so that --comm-timeout alone ends a wait"},
       {"data-ranks", run.mesh.data_degree() > 1, "no two ranks train on sequences of their own"},
       {"sharing", shards, one_rank},
