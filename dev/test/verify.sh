@@ -108,7 +108,8 @@ json() { python3 -c "import json, sys; print(eval(sys.argv[2], json.load(open(sy
 
 run whole 3 "${eight[@]}"
 check "each verification is told" [ "$(grep -c "verified in .*: the same bits on all ranks" "$scratch/whole.txt")" = 4 ]
-check "a checkpoint after it is verified" grep -q "saved .*step-00000008 in .*, verified" "$scratch/whole.txt"
+check "the checkpoint before the last one is verified, and kept" has "whole/checkpoints/step-00000007/verified.json"
+check "  that of its step is not, for it was copied afterwards" not has "whole/checkpoints/step-00000008/verified.json"
 run plain 3 --steps 8
 check "the weights are those of a run without it" same_weights whole plain
 check "  and so are the losses" alike_lines whole plain <(losses "$scratch/whole/train.jsonl") <(losses "$scratch/plain/train.jsonl")
@@ -118,9 +119,9 @@ after=$(($(products four) + 1)) # the first product of step 5
 PRODUCTS_WRONG=$after-100000000 PRODUCTS_RANK=1 ends_with 7 found 3 "${eight[@]}"
 said="after step 6 rank 1 (host $(hostname), process "
 check "the wrong rank is named" grep -q "^error on .*: $said[0-9]*) computes other bits than other ranks from the same" "$scratch/found.txt"
-check "  and where the run goes on" says found "the run goes on from $(checkpoint found 4)"
-check "the mark has it" [ "$(json found/wrong_gpu.json '[step, ranks, certain, hosts, checkpoint]')" = "[6, [1], True, ['$(hostname)'], 'step-00000004']" ]
-check "the verified checkpoint is kept, though others are newer" has "found/checkpoints/step-00000004/verified.json"
+check "  and where the run goes on" says found "the run goes on from $(checkpoint found 3)"
+check "the mark has it" [ "$(json found/wrong_gpu.json '[step, ranks, certain, hosts, checkpoint]')" = "[6, [1], True, ['$(hostname)'], 'step-00000003']" ]
+check "the verified checkpoint is kept, though others are newer" has "found/checkpoints/step-00000003/verified.json"
 check "  which are not verified" not has "found/checkpoints/step-00000005/verified.json"
 check "  nor is the state saved in which it was found" not has "found/checkpoints/step-00000006"
 tells "the next start knows" "the run had ended with a wrong GPU: after step 6 rank 1" resume found 3 auto

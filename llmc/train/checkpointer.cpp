@@ -111,7 +111,7 @@ void Checkpointer::verified(int64_t step) {
 // verified, so that this warns and does not throw.
 void Checkpointer::mark() {
   std::erase_if(unmarked_, [&](int64_t step) {
-    if (step > verified_step_) return false;
+    if (step >= verified_step_) return false;
     const std::string path = checkpoint_path(root_, step);
     try {
       std::error_code error;
@@ -179,7 +179,7 @@ void Checkpointer::take_flags(const StepFlags& flags) {
     failed_ = false, saved_step_ = step_;
     unmarked_.push_back(step_);
     mark();
-    news_.push_back({path, seconds() - begun_, step_ <= verified_step_});
+    news_.push_back({path, seconds() - begun_, step_ < verified_step_});
   }
 }
 

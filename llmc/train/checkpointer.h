@@ -54,8 +54,9 @@ class Checkpointer {
   // Returns when nothing is under way. If something is, all steps must have ended.
   void finish();
 
-  // A verification after `step` steps has passed: the checkpoints that this process has saved of at most so many steps
-  // count as verified, also one that is still being written. The newest verified one is never removed.
+  // A verification after `step` steps has passed: the checkpoints that this process has saved of fewer steps count as
+  // verified. One of the same step is copied from the device after the verification, so a bit may have changed between
+  // the two; the next verification would find it. The newest verified one is never removed.
   void verified(int64_t step);
   // Returns the newest verified checkpoint below root; "" if there is none.
   std::string newest_verified() const;
