@@ -40,10 +40,13 @@ class Hot:
     warps: int  # of a block, that compute and share a sub-partition
     loop: str  # the letters (order_of) of what its main loop has: the smallest such loop is meant; "": all of the kernel
     products: int = 0  # of a warp and tile, where the compiler left loops within the main loop
+    brought: int = 0  # bytes that TMA writes into shared memory for a tile
 
 
 HOPPER = {f"attention_hopper_{name}: attention_hopper_{name}_kernel<{size}>":
-          Hot(3 if (name, size) == ("forward", 64) else 2, "TM") for name in ("forward", "dq", "dkv") for size in (128, 64)}
+          Hot(3 if (name, size) == ("forward", 64) else 2, "TM", brought=2 * 2 * size * rows)
+          for name, size, rows in (("forward", 128, 128), ("forward", 64, 128), ("dq", 128, 64), ("dq", 64, 128),
+                                   ("dkv", 128, 64), ("dkv", 64, 64))}
 MMA = {f"attention_mma_{name}: attention_mma_{name}_kernel<{sizes}>": Hot(warps, "TM", products)
        for name, sizes, warps, products in (
            ("forward", "128, false", 1, 256), ("forward", "64, false", 1, 256), ("dq", "128", 1, 192), ("dq", "64", 2, 96),
@@ -52,6 +55,7 @@ MEMORY = {name: Hot(1, loop) for name, loop in (
     ("accumulate: accumulate_kernel<bf16, false>", ""), ("adamw: adamw_kernel<bf16, float, false>", "LS"),
     ("classifier: classifier_kernel<bf16, 1024>", "LMS"), ("embedding: embedding_backward_kernel<bf16, 8>", "L"),
     ("global_norm: squares_kernel", "L"), ("quantize: amax_kernel<PlainSource, 8>", "L"),
+    ("quantize: amax_kernel<SwigluBackwardSource, 8>", "LM"),
     ("quantize: quantize_kernel<PlainSource, 8>", "L"), ("quantize: quantize_kernel<RmsnormSource, 8>", "L"),
     ("quantize: quantize_kernel<SwigluSource, 8>", "L"), ("quantize: transpose_kernel", ""),
     ("rmsnorm: rmsnorm_backward_kernel<bf16, 8, 1>", ""),
@@ -103,6 +107,10 @@ def budget(code, arch, hot):
     for i in code:
         measure(i, arch)
     path = main_loop(code, hot.loop, hot.products)
+    # TMA writes while products read: each product bears the same part.
+    wgmmas = [i for i in path if i.stem == "HGMMA"]
+    for i in wgmmas:
+        i.clocks["shared"] += hot.brought / SHARED_BYTES / hot.warps / len(wgmmas)
     row = {unit: round(hot.warps * sum(i.clocks.get(unit, 0) for i in path)) for unit in UNITS}
     simulated = round(simulate(path, hot.warps)) if row["tensor"] else 0
     return row | {"instructions": len(path), "simulated": simulated, "order": order_of(path)}

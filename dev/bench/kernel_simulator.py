@@ -11,11 +11,14 @@ TURNS = 12  # of the loop that are simulated; the first half fills the pipes
 class SubPartition:
     """Issues the loop's instructions. Each clock one warp issues one: in its order, after its stall, when the scoreboards that
     it waits for are clear and its unit is free. The tensor core takes products in the order of their issue; a wgmma does not
-    hold its warp. Data from TMA and cp.async is there in time."""
+    hold its warp. Its operands in shared memory are read while the product before it is computed, and it ends when both its
+    reads and its computation have. The warps' own accesses of shared memory go first, and put the products' reads off. Data
+    from TMA and cp.async is there in time; what TMA writes takes its share of shared memory's time."""
 
     def __init__(self, path, warps):
         self.path, self.marks, self.clock, self.last = path, [i.mark() for i in path], 0, 0
         self.free = dict.fromkeys((i.unit for i in path), 0)
+        self.operands_read = self.product_began = 0  # of the last product
         self.turn = 0 if "bar_arrive" in self.marks else None  # the warpgroups take turns: each lets the next one go on
         self.warps = [Warp() for _ in range(warps)]
 
@@ -46,8 +49,12 @@ class SubPartition:
         warp = self.warps[number]
         i, mark = self.next(warp)
         warp.ready, self.clock, self.last = clock + max(1, i.control & 15), clock + 1, number
-        if i.unit and i.unit != "memory":
+        if i.stem == "HGMMA":
+            self.multiply(i, clock)
+        elif i.unit and i.unit != "memory":
             self.free[i.unit] = max(self.free[i.unit], clock) + i.clocks[i.unit]
+            if i.unit == "shared" and self.operands_read > clock:
+                self.operands_read += i.clocks["shared"]
         if "gsb0" in i.operands and i.stem == "HGMMA":
             warp.groups.append(self.free["tensor"])
         if mark == "bar_arrive":
@@ -57,6 +64,12 @@ class SubPartition:
             if board < 6:
                 warp.boards[board] = max(warp.boards[board], clock + clocks)
         warp.position += 1
+
+    def multiply(self, i, clock):
+        """A wgmma that is issued at this clock occupies shared memory and the tensor core."""
+        self.operands_read = max(self.operands_read, self.product_began, clock) + i.clocks["shared"]
+        self.product_began = max(self.free["tensor"], clock)
+        self.free["tensor"] = max(self.product_began + i.clocks["tensor"], self.operands_read)
 
     def turns(self, count):
         """Returns the clock at which all warps have gone through the loop so often."""
