@@ -17,8 +17,14 @@ __device__ __forceinline__ TileCoord tile_of_block() { return {int(blockIdx.y), 
 
 template <class Source, int width>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    amax_kernel(float* amax, float* row_amax, float* column_amax, Source source, int rows, int columns) {
-  raise_amax_of_tile<Source, width>(amax, row_amax, column_amax, source, rows, columns, tile_of_block());
+    amax_kernel(float* amax, Source source, int rows, int columns) {
+  raise_amax_of_tile<Source, width>(amax, source, rows, columns, tile_of_block());
+}
+
+template <class Source, int width>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    amaxes_kernel(float* amax, float* row_amax, float* column_amax, Source source, int rows, int columns) {
+  raise_amaxes_of_tile<Source, width>(amax, row_amax, column_amax, source, rows, columns, tile_of_block());
 }
 
 template <class Source, int width>
@@ -211,12 +217,20 @@ void quantize_amax(Stream& stream, const QuantizeSource& source, const Quantizat
     float* amax = wants_one_scale(q.rowwise) || wants_one_scale(q.columnwise) ? q.amax : nullptr;
     for (const Tensor& maxima : {row_amax, column_amax})
       if (maxima) clear(stream, maxima.as<float>(), size_t(maxima.size()));
-    launch<amax_kernel<std::decay_t<decltype(from.pointers)>, decltype(width)::value>>(
-        {stream,
-         who,
-         {updates(amax, 1), updates(row_amax), updates(column_amax), from.reads[0], from.reads[1], from.reads[2]}},
-        dim3(blocks_for(size_t(matrix.columns), kTile), blocks_for(size_t(matrix.rows), kTile)), kTileThreads,
-        sizeof(Tile), amax, row_amax.as<float>(), column_amax.as<float>(), from.pointers, matrix.rows, matrix.columns);
+    using Source = std::decay_t<decltype(from.pointers)>;
+    const Work work{
+        stream,
+        who,
+        {updates(amax, 1), updates(row_amax), updates(column_amax), from.reads[0], from.reads[1], from.reads[2]}};
+    const int columns = row_amax || column_amax ? matrix.columns : magnitude_columns(from.pointers, matrix.columns);
+    const dim3 tiles(blocks_for(size_t(columns), kTile), blocks_for(size_t(matrix.rows), kTile));
+    if (row_amax || column_amax)
+      launch<amaxes_kernel<Source, decltype(width)::value>>(work, tiles, kTileThreads, sizeof(Tile), amax,
+                                                            row_amax.as<float>(), column_amax.as<float>(),
+                                                            from.pointers, matrix.rows, columns);
+    else
+      launch<amax_kernel<Source, decltype(width)::value>>(work, tiles, kTileThreads, sizeof(WarpMaxima), amax,
+                                                          from.pointers, matrix.rows, columns);
   });
 }
 

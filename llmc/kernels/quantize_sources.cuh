@@ -1,5 +1,7 @@
 // How kernels read the sources of quantize.h and compute x. load_source returns `width` neighbours of a row in bf16.
-// They have the same bits as the output of the kernel that would write x.
+// They have the same bits as the output of the kernel that would write x. Where only magnitudes are wanted,
+// load_magnitudes returns the largest ones of the elements of x that one element of the inputs gives; a row has
+// magnitude_columns() of them.
 #pragma once
 
 #include "llmc/kernels/elementwise.cuh"
@@ -57,20 +59,57 @@ __device__ __forceinline__ Vector<bf16, width> load_source(const SwigluSource& s
 }
 
 template <int width>
+struct SwigluBackwardInputs {
+  float dout[width], gate[width], up[width];
+
+  __device__ __forceinline__ SwigluBackwardInputs(const SwigluBackwardSource& s, int row, int column, int FF) {
+    const bf16* gates = s.gate_up + size_t(row) * 2 * FF + column;
+    load_vector(dout, s.dout + size_t(row) * FF + column);
+    load_vector(gate, gates);
+    load_vector(up, gates + FF);
+  }
+  __device__ __forceinline__ SwigluGradient gradient(int j) const { return swiglu_gradient(dout[j], gate[j], up[j]); }
+};
+
+template <int width>
 __device__ __forceinline__ Vector<bf16, width> load_source(const SwigluBackwardSource& s, int row, int column,
                                                            int columns) {
-  const int FF = columns / 2, f = column < FF ? column : column - FF;
-  const bf16* gates = s.gate_up + size_t(row) * columns + f;
-  float v[width], gate[width], up[width];
-  load_vector(v, s.dout + size_t(row) * FF + f);
-  load_vector(gate, gates);
-  load_vector(up, gates + FF);
+  const int FF = columns / 2;
+  const SwigluBackwardInputs<width> inputs(s, row, column < FF ? column : column - FF, FF);
+  float v[width];
 #pragma unroll
   for (int j = 0; j < width; ++j) {
-    const SwigluGradient gradient = swiglu_gradient(v[j], gate[j], up[j]);
+    const SwigluGradient gradient = inputs.gradient(j);
     v[j] = column < FF ? gradient.gate : gradient.up;
   }
   return rounded<bf16>(v);
+}
+
+template <class Source>
+int magnitude_columns(const Source&, int columns) {
+  return columns;
+}
+template <int width, class Source>
+__device__ __forceinline__ Vector<bf16, width> load_magnitudes(const Source& s, int row, int column, int columns) {
+  return load_source<width>(s, row, column, columns);
+}
+
+// A gate and an up give two elements of x.
+inline int magnitude_columns(const SwigluBackwardSource&, int columns) { return columns / 2; }
+template <int width>
+__device__ __forceinline__ Vector<bf16, width> load_magnitudes(const SwigluBackwardSource& s, int row, int column,
+                                                               int FF) {
+  const SwigluBackwardInputs<width> inputs(s, row, column, FF);
+  float gates[width], ups[width];
+#pragma unroll
+  for (int j = 0; j < width; ++j) {
+    const SwigluGradient gradient = inputs.gradient(j);
+    gates[j] = gradient.gate, ups[j] = gradient.up;
+  }
+  Vector<bf16, width> largest = {};
+  max_abs_into(largest, rounded<bf16>(gates));
+  max_abs_into(largest, rounded<bf16>(ups));
+  return largest;
 }
 
 // The neighbours lie in one half of a head.

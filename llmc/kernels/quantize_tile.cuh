@@ -34,6 +34,21 @@ struct Tile {
   uint32_t warp_amax[kTileWarps];
 };
 
+struct WarpMaxima {
+  uint32_t warp[kTileWarps];
+};
+
+// Returns the maximum over the block in thread 0.
+__device__ __forceinline__ uint32_t block_max(uint32_t value) {
+  auto& maxima = shared_memory<WarpMaxima>();
+  value = warp_max(value);
+  if (threadIdx.x % 32 == 0) maxima.warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int w = 1; w < kTileWarps; ++w) value = maxima.warp[w] > value ? maxima.warp[w] : value;
+  return value;
+}
+
 // Returns the column of shared memory in which element (row, column) of the tile lies.
 __device__ __forceinline__ int swizzled(int row, int column) { return column ^ int(unsigned(row) / kSegment % 8 * 8); }
 
@@ -49,14 +64,14 @@ __device__ __forceinline__ Vector<bf16, width> zero_unless(bool keep, Vector<bf1
   return x;
 }
 
-// Loads the tile into shared memory, with zeros beyond the matrix. Returns the largest magnitude among this thread's
-// elements, as the bits of an fp32 value.
-template <class Source, int width>
-__device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns, TileCoord at) {
+// Calls use(r, c, load(row, column)) with each of this thread's vectors of a tile of a matrix (rows, columns): its
+// place in the tile, and its elements, which are zeros beyond the matrix.
+template <int width, class Load, class Use>
+__device__ __forceinline__ void for_vectors_of_tile(int rows, int columns, TileCoord at, const Load& load,
+                                                    const Use& use) {
   constexpr int kAcross = kTile / width;  // vectors in a row of the tile
   const int c = int(threadIdx.x % kAcross) * width, column = at.column() + c;
   const int column_read = column < columns ? column : columns - width;
-  Vector<bf16, width> largest = {};
   constexpr int kStep = kTileThreads / kAcross, kTogether = 4;  // rows from one load to the next, and loads in flight
 #pragma unroll 1
   for (int r = int(threadIdx.x / kAcross), k = 0; k < kTile / kStep; k += kTogether) {
@@ -65,15 +80,25 @@ __device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, 
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int row = at.row() + r + i * kStep;
-      x[i] = load_source<width>(source, row < rows ? row : rows - 1, column_read, columns);
+      x[i] = load(row < rows ? row : rows - 1, column_read);
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i, r += kStep) {
-      x[i] = zero_unless(at.row() + r < rows && column < columns, x[i]);
-      max_abs_into(largest, x[i]);
-      *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][swizzled(r, c)]) = x[i];
-    }
+    for (int i = 0; i < kTogether; ++i, r += kStep)
+      use(r, c, zero_unless(at.row() + r < rows && column < columns, x[i]));
   }
+}
+
+// Loads the tile into shared memory, with zeros beyond the matrix. Returns the largest magnitude among this thread's
+// elements, as the bits of an fp32 value.
+template <class Source, int width>
+__device__ __forceinline__ uint32_t load_tile(Tile& tile, const Source& source, int rows, int columns, TileCoord at) {
+  Vector<bf16, width> largest = {};
+  for_vectors_of_tile<width>(
+      rows, columns, at, [&](int row, int column) { return load_source<width>(source, row, column, columns); },
+      [&](int r, int c, const Vector<bf16, width>& x) {
+        max_abs_into(largest, x);
+        *reinterpret_cast<Vector<bf16, width>*>(&tile.x[r][swizzled(r, c)]) = x;
+      });
   return max_value(largest);
 }
 
@@ -115,10 +140,22 @@ __device__ __forceinline__ uint32_t row_or_column_amax(Tile& tile) {
 
 __device__ __forceinline__ uint32_t bits_at(const float* amax) { return float_to_bits(*amax); }
 
+// Raises amax by the largest magnitude of the tile, which it only reads. `columns` are magnitude_columns(source, …).
+template <class Source, int width>
+__device__ __forceinline__ void raise_amax_of_tile(float* amax, const Source& source, int rows, int columns,
+                                                   TileCoord at) {
+  Vector<bf16, width> largest = {};
+  for_vectors_of_tile<width>(
+      rows, columns, at, [&](int row, int column) { return load_magnitudes<width>(source, row, column, columns); },
+      [&](int, int, const Vector<bf16, width>& x) { max_abs_into(largest, x); });
+  const uint32_t of_block = block_max(max_value(largest));
+  if (threadIdx.x == 0 && amax) raise_amax(amax, of_block);
+}
+
 // Raises amax, row_amax and column_amax by the magnitudes of the tile; null pointers are skipped.
 template <class Source, int width>
-__device__ __forceinline__ void raise_amax_of_tile(float* amax, float* row_amax, float* column_amax,
-                                                   const Source& source, int rows, int columns, TileCoord at) {
+__device__ __forceinline__ void raise_amaxes_of_tile(float* amax, float* row_amax, float* column_amax,
+                                                     const Source& source, int rows, int columns, TileCoord at) {
   auto& tile = shared_memory<Tile>();
   load_tile_with_amax<Source, width>(tile, source, rows, columns, at);
   if (row_amax || column_amax) {

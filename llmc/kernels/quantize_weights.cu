@@ -29,24 +29,9 @@ __device__ __forceinline__ const Entry& entry_of(const Entry* __restrict__ table
 
 // ---- slices
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kVectorSize = 8, kRounds = 8;
+constexpr int kThreads = kTileThreads, kVectorSize = 8, kRounds = 8;
 constexpr int kTogether = 4;  // loads in flight per thread
 constexpr size_t kElementsPerBlock = size_t(kThreads) * kVectorSize * kRounds;
-
-struct WarpMaxima {
-  uint32_t warp[kWarps];
-};
-
-// Returns the maximum over the block in thread 0.
-__device__ __forceinline__ uint32_t block_max(uint32_t value) {
-  auto& maxima = shared_memory<WarpMaxima>();
-  value = warp_max(value);
-  if (threadIdx.x % 32 == 0) maxima.warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  if (threadIdx.x == 0)
-    for (int w = 1; w < kWarps; ++w) value = maxima.warp[w] > value ? maxima.warp[w] : value;
-  return value;
-}
 
 // Calls f(first, values, count) with each of the thread's vectors in block `block` of the slice. `first` is the index
 // of the vector's first element. `count` of its kVectorSize values belong to the slice; the others are 0.
@@ -152,8 +137,17 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     matrices_amax_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);
-  raise_amax_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::assume_global(m.x)},
-                                         m.rowwise.rows, m.rowwise.columns, tile_in(m, tile));
+  raise_amax_of_tile<PlainSource, width>(m.amax, PlainSource{::assume_global(m.x)}, m.rowwise.rows, m.rowwise.columns,
+                                         tile_in(m, tile));
+}
+
+template <int width>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    matrices_amaxes_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
+  const unsigned tile = blockIdx.x + first_tile;
+  const WeightMatrix& m = entry_of(table, count, tile);
+  raise_amaxes_of_tile<PlainSource, width>(m.amax, m.row_amax, m.column_amax, PlainSource{::assume_global(m.x)},
+                                           m.rowwise.rows, m.rowwise.columns, tile_in(m, tile));
 }
 
 template <int width>
@@ -364,12 +358,18 @@ bool needs_amax(const WeightMatrices& part, const WeightScaleRefs& refs) {
 
 void quantize_amax(Stream& stream, const WeightMatrices& part) {
   require_entries("quantize_amax", part);
+  const Work work{stream,
+                  "quantize_amax",
+                  {maxima_of(part).updated(), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}};
+  const bool of_lines = std::any_of(part.on_host, part.on_host + part.count,
+                                    [](const WeightMatrix& m) { return m.row_amax || m.column_amax; });
   with_vectors(part, [&](auto width) {
-    launch<matrices_amax_kernel<decltype(width)::value>>(
-        {stream,
-         "quantize_amax",
-         {maxima_of(part).updated(), numbers_of(part).read(), reads(part.on_device, size_t(part.count))}},
-        tiles_of(part), kTileThreads, sizeof(Tile), part.on_device, part.count, part.on_host[0].first_tile);
+    if (of_lines)
+      launch<matrices_amaxes_kernel<decltype(width)::value>>(work, tiles_of(part), kTileThreads, sizeof(Tile),
+                                                             part.on_device, part.count, part.on_host[0].first_tile);
+    else
+      launch<matrices_amax_kernel<decltype(width)::value>>(work, tiles_of(part), kTileThreads, sizeof(WarpMaxima),
+                                                           part.on_device, part.count, part.on_host[0].first_tile);
   });
 }
 
