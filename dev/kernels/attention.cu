@@ -87,6 +87,48 @@ void check_chunks(Checker& checker) {
   close("queries in two chunks: dq, dk, dv", by_queries.download(), whole, 4);
 }
 
+// The pairs of each query and of each key, counted one by one.
+struct PairCounts {
+  std::vector<double> of_queries, of_keys;
+
+  PairCounts(int Tq, int Tk, int ahead, int window) : of_queries(size_t(Tq)), of_keys(size_t(Tk)) {
+    for (int t = 0; t < Tq; ++t)
+      for (int j = 0; j < Tk; ++j)
+        if (j <= ahead + t && (window == 0 || j > ahead + t - window)) ++of_queries[size_t(t)], ++of_keys[size_t(j)];
+  }
+  // The most pairs of `rows` that follow each other, divided by the mean.
+  static double imbalance(const std::vector<double>& counts, size_t rows) {
+    rows = std::min(rows, counts.size());
+    double most = 0;
+    for (size_t first = 0; first + rows <= counts.size(); ++first)
+      most = std::max(most, std::accumulate(&counts[first], &counts[first] + rows, 0.0));
+    const double sum = std::accumulate(counts.begin(), counts.end(), 0.0);
+    return sum > 0 ? most / double(rows) / (sum / double(counts.size())) : 1;
+  }
+};
+
+void check_pairs(Checker& checker) {
+  double worst = 0, imbalance = 0;
+  for (int Tq : {1, 5, 9})
+    for (int Tk : {1, 4, 9, 12})
+      for (int ahead = -14; ahead <= 14; ++ahead)
+        for (int window : {0, 1, 3, 20}) {
+          const PairCounts counts(Tq, Tk, ahead, window);
+          const double pairs = std::accumulate(counts.of_keys.begin(), counts.of_keys.end(), 0.0);
+          worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, ahead, window)));
+          if (window > 0 && (ahead != 0 || Tq != Tk)) continue;  // a block may lie anywhere in the rows that see most
+          for (const size_t rows : {1, 2, 4, 16})
+            imbalance = std::max({imbalance,
+                                  std::fabs(PairCounts::imbalance(counts.of_queries, rows) -
+                                            attention_imbalance_queries(Tq, Tk, ahead, window, int64_t(rows))),
+                                  std::fabs(PairCounts::imbalance(counts.of_keys, rows) -
+                                            attention_imbalance_keys(Tq, Tk, ahead, window, int64_t(rows)))});
+        }
+  checker.that("attention_pairs", worst == 0, format("differs from counting by %g at most", worst));
+  // Quotients of whole numbers, rounded in another order.
+  checker.that("attention_imbalance", imbalance < 1e-12, format("differs from counting by %g at most", imbalance));
+}
+
 void check_choice(Checker& checker) {
   const DeviceInfo& device = checker.stream.device().info();
   for (AttentionKernel asked : {AttentionKernel::automatic, AttentionKernel::plain}) {
@@ -135,17 +177,6 @@ void check_choice(Checker& checker) {
   checker.that("the choice says why it is not hopper", why.find("not hopper: it needs a GPU of") != std::string::npos,
                why);
   checker.refused("an unknown kernel", "expected auto, plain, mma or hopper", [] { attention_kernel_named("flash"); });
-  double worst = 0;
-  for (int Tq : {1, 5, 9})
-    for (int Tk : {1, 4, 12})
-      for (int offset = -14; offset <= 14; ++offset)
-        for (int window : {0, 1, 3, 20}) {
-          double pairs = 0;
-          for (int t = 0; t < Tq; ++t)
-            for (int j = 0; j < Tk; ++j) pairs += j <= offset + t && (window == 0 || j > offset + t - window);
-          worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, offset, window)));
-        }
-  checker.that("attention_pairs", worst == 0, format("differs from counting by %g at most", worst));
 }
 
 void check_refusals(Checker& checker) {
@@ -290,6 +321,7 @@ void check(Checker& checker) {
     check_one_by_one<bf16>(checker, AttentionKernel::plain, HD, 40);
   }
   check_choice(checker);
+  check_pairs(checker);
   check_refusals(checker);
 }
 

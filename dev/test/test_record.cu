@@ -284,6 +284,16 @@ TEST_CASE("replayed times by hand") {
   CHECK(replayed_seconds(work(0, 0, 16, {0, 1, 2, 3, 4, 5, 6, 7}), rates) == 4.5);  // four cards between nodes
   CHECK(replayed_seconds(work(0, 0, 16, {0, 4}), rates) == 16.5);                   // one
 
+  // Attention with fewer blocks than multiprocessors, whose longest block has half as much again as the mean; with
+  // many.
+  rates.multiprocessors = 4;
+  Entry attention = work(200, 10, 0, {});
+  attention.rate = RateClass::attention_hopper_forward, attention.head_size = 64, attention.imbalance = 1.5;
+  attention.shape.grid[0] = 2, attention.shape.grid[1] = attention.shape.grid[2] = 1;
+  CHECK(replayed_seconds(attention, rates) == 2 * 2 * 1.5);
+  attention.shape.grid[0] = 16;
+  CHECK(replayed_seconds(attention, rates) == 2);
+
   // Eight ranks on two nodes: a ring goes around all of them, a tree along the ranks of a node and along the nodes.
   rates.node_hop_seconds = 1, rates.network_hop_seconds = 10;
   Entry collective = work(0, 0, 0, {0, 1, 2, 3, 4, 5, 6, 7});

@@ -5,7 +5,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.name = work.name;
   entry.place = format("%s:%d", work.site.file, work.site.line);
   entry.flops = work.flops;
-  entry.rate = work.rate, entry.head_size = work.head_size;
+  entry.rate = work.rate, entry.head_size = work.head_size, entry.imbalance = work.imbalance;
   entry.accesses.assign(work.accesses, work.accesses + work.access_count);
   entry.sent = work.traffic.sent;
   entry.tree = work.traffic.tree;

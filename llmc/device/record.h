@@ -28,7 +28,8 @@ struct Record {
     std::string name = {}, place = {};  // "matmul_forward", "llmc/model/block.cpp:31"
     double flops = 0;
     RateClass rate = RateClass::product_bf16;
-    int head_size = 0;  // for attention
+    int head_size = 0;     // for attention
+    double imbalance = 1;  // for attention: the work of the block with the most, divided by the mean
     std::vector<Access> accesses = {};
     size_t sent = 0;                       // bytes that this rank sends to others
     bool tree = false;                     // true: a collective that need not go from rank to rank

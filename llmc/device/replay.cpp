@@ -78,12 +78,14 @@ Route route_of(const Record::Entry& work, const ReplayRates& rates) {
   return route;
 }
 
-// The time that the operations take. A multiprocessor has one block of attention.
+// The time that the operations take. A multiprocessor has one block of attention, and a launch takes as long as the
+// block with the most work.
 double computing_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.flops <= 0) return 0;
   const double seconds = counted_flops(work) / rates.flops(work.rate, work.head_size);
   const double blocks = double(work.shape.grid[0]) * work.shape.grid[1] * work.shape.grid[2];
-  return work.head_size && blocks > 0 ? seconds * std::max(1.0, rates.multiprocessors / blocks) : seconds;
+  if (!work.head_size || blocks == 0) return seconds;
+  return seconds * std::max(1.0, rates.multiprocessors / blocks * work.imbalance);
 }
 
 }  // namespace

@@ -98,8 +98,9 @@ struct Work {
   CallSite site;
   Traffic traffic = {};
   RateClass rate = RateClass::product_bf16;
-  int head_size = 0;   // for attention
-  size_t crossed = 0;  // bytes that a copy moves between the device and pinned memory of the host
+  int head_size = 0;     // for attention
+  double imbalance = 1;  // for attention: the work of the block with the most, divided by the mean
+  size_t crossed = 0;    // bytes that a copy moves between the device and pinned memory of the host
   LaunchShape shape = {};
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
@@ -118,6 +119,7 @@ struct Work {
         traffic(other.traffic),
         rate(other.rate),
         head_size(other.head_size),
+        imbalance(other.imbalance),
         crossed(other.crossed),
         shape(other.shape) {
     std::copy(other.accesses, other.accesses + access_count, accesses);

@@ -19,6 +19,30 @@ double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window) {
   return double(t1 - t0) * (2 * first + t0 + t1 - 1) / 2 + double(Tq - t1) * Tk;
 }
 
+namespace {
+
+double imbalance(double most, int64_t rows, double pairs, int64_t all_rows) {
+  return pairs > 0 ? most / double(rows) / (pairs / double(all_rows)) : 1;
+}
+
+}  // namespace
+
+// The last queries see the most keys; in a window, the last ones that no key lies behind.
+double attention_imbalance_queries(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window, int64_t rows) {
+  rows = std::min(rows, Tq);
+  const int64_t end = window > 0 ? std::clamp<int64_t>(Tk - ahead, rows, Tq) : Tq;
+  const double most = attention_pairs(rows, Tk, ahead + end - rows, window);
+  return imbalance(most, rows, attention_pairs(Tq, Tk, ahead, window), Tq);
+}
+
+// The first keys are seen by the most queries; in a window, the first ones that a query lies at.
+double attention_imbalance_keys(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window, int64_t rows) {
+  rows = std::min(rows, Tk);
+  const int64_t first = window > 0 ? std::clamp<int64_t>(ahead, 0, Tk - rows) : 0;
+  const double most = attention_pairs(Tq, rows, ahead - first, window);
+  return imbalance(most, rows, attention_pairs(Tq, Tk, ahead, window), Tk);
+}
+
 // ---------------------------------------------------------------------------------------------- the choice
 
 constexpr AttentionKernel kNamed[] = {AttentionKernel::automatic, AttentionKernel::plain, AttentionKernel::mma,

@@ -31,6 +31,12 @@
 // backward kernels execute 14 HD, because both compute the scores and dout.v.
 double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window = 0);
 
+// Returns how many more pairs the block of `rows` queries with the most pairs has than a block of this size has on
+// average; for keys: the same for blocks of keys. 2 for many blocks of causal attention, 1 for one block; the arguments
+// as above.
+double attention_imbalance_queries(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window, int64_t rows);
+double attention_imbalance_keys(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window, int64_t rows);
+
 // plain: one thread per row (query or key), on any device. mma: tensor cores (sm_80 and newer), bf16, head sizes 64 and
 // 128. hopper: the same types and head sizes on sm_90 only, with TMA and wgmma.
 enum class AttentionKernel { automatic, plain, mma, hopper };

@@ -232,13 +232,18 @@ struct AttentionCall {
   float softmax_scale() const { return 1 / std::sqrt(float(shape.HD)); }
 };
 
+// Most kernels have blocks of so many queries or keys; plain's are smaller.
+constexpr int64_t kRowsOfUsualBlock = 128;
+
 // The Work that each pass declares before it is enqueued: its memory accesses and FLOPs. They are the same for every
-// kernel; `rate` tells which kernel computes the pass.
-inline Work attention_work(Work work, RateClass rate, double flops_per_pair, const AttentionCall& c) {
+// kernel; `rate` tells which kernel computes the pass, `imbalance` is attention_imbalance_queries or _keys.
+inline Work attention_work(Work work, RateClass rate, double flops_per_pair,
+                           decltype(attention_imbalance_keys)& imbalance, const AttentionCall& c) {
   const AttentionShape& s = c.shape;
-  work.flops = flops_per_pair * s.HD * s.B * s.NH *
-               attention_pairs(s.Tq, s.Tk, int64_t(s.query_offset) - s.key_offset, c.window_for_flops);
+  const int64_t ahead = int64_t(s.query_offset) - s.key_offset;
+  work.flops = flops_per_pair * s.HD * s.B * s.NH * attention_pairs(s.Tq, s.Tk, ahead, c.window_for_flops);
   work.rate = rate, work.head_size = s.HD;
+  work.imbalance = imbalance(s.Tq, s.Tk, ahead, c.window_for_flops, kRowsOfUsualBlock);
   return work;
 }
 inline Work forward_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
@@ -249,7 +254,7 @@ inline Work forward_work(Stream& stream, const char* name, RateClass rate, const
        {writes(c.out), writes(c.lse), reads(c.q), reads(c.k), reads(c.v), reads(c.document_start), updates(c.amax, 1)},
        0,
        site},
-      rate, 4, c);
+      rate, 4, attention_imbalance_queries, c);
 }
 inline Work dq_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
                     CallSite site = CallSite::here()) {
@@ -259,7 +264,7 @@ inline Work dq_work(Stream& stream, const char* name, RateClass rate, const Atte
                           reads(c.k), reads(c.v), reads(c.document_start)},
                          0,
                          site},
-                        rate, 6, c);
+                        rate, 6, attention_imbalance_queries, c);
 }
 inline Work dkv_work(Stream& stream, const char* name, RateClass rate, const AttentionCall& c,
                      CallSite site = CallSite::here()) {
@@ -269,5 +274,5 @@ inline Work dkv_work(Stream& stream, const char* name, RateClass rate, const Att
                           reads(c.k), reads(c.v), reads(c.document_start)},
                          0,
                          site},
-                        rate, 8, c);
+                        rate, 8, attention_imbalance_keys, c);
 }
