@@ -116,13 +116,18 @@ void check_pairs(Checker& checker) {
           const PairCounts counts(Tq, Tk, ahead, window);
           const double pairs = std::accumulate(counts.of_keys.begin(), counts.of_keys.end(), 0.0);
           worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, ahead, window)));
-          if (window > 0 && (ahead != 0 || Tq != Tk)) continue;  // a block may lie anywhere in the rows that see most
-          for (const size_t rows : {1, 2, 4, 16})
-            imbalance = std::max({imbalance,
-                                  std::fabs(PairCounts::imbalance(counts.of_queries, rows) -
-                                            attention_imbalance_queries(Tq, Tk, ahead, window, int64_t(rows))),
-                                  std::fabs(PairCounts::imbalance(counts.of_keys, rows) -
-                                            attention_imbalance_keys(Tq, Tk, ahead, window, int64_t(rows)))});
+          for (const int rows : {1, 2, 4, 16}) {
+            // Of blocks in a window those are compared that have all of its pairs, if there are any.
+            const bool whole = window == 0 || (ahead == 0 && Tq == Tk);
+            const bool whole_queries = ahead + std::min(Tk - ahead, Tq) - rows >= window - 1 && ahead + rows <= Tk;
+            const bool whole_keys = rows + window - 1 <= Tq && ahead >= 0 && ahead + rows <= Tk;
+            const auto compare = [&](const std::vector<double>& one_by_one, double got) {
+              imbalance = std::max(imbalance, std::fabs(PairCounts::imbalance(one_by_one, size_t(rows)) - got));
+            };
+            if (whole || whole_queries)
+              compare(counts.of_queries, attention_imbalance_queries(Tq, Tk, ahead, window, rows));
+            if (whole || whole_keys) compare(counts.of_keys, attention_imbalance_keys(Tq, Tk, ahead, window, rows));
+          }
         }
   checker.that("attention_pairs", worst == 0, format("differs from counting by %g at most", worst));
   // Quotients of whole numbers, rounded in another order.
