@@ -55,7 +55,7 @@ std::string prediction_limits(int ranks) {
          "in the network; " +
          always +
          format(
-             "\npublished runs on several GPUs reached 38%% to 94%% of such predictions, most of them %.0f%% to %.0f%% "
+             "\npublished runs on several GPUs reached 39%% to 94%% of such predictions, most of them %.0f%% to %.0f%% "
              "(dev/docs/predictions.md)",
              100 * kLittleReached, 100 * kMuchReached);
 }
