@@ -35,7 +35,7 @@ awk -F '|' '/^\|.*published \/ predicted/ { for (i = 1; i <= NF; ++i) if ($i ~ /
   /^\|/ && column && $column ~ /%/ { if ($0 ~ /1F1B|PP 8/) next; n++; x = $column + 0; if (!least || x < least) least = x
     if (x > most) most = x; if (x >= 50 && x <= 65) within++ } !/^\|/ { column = 0 }
   END { print n, least, most, within }' "$root/dev/docs/predictions.md" >rows.txt
-check "the page's rows: all, least, most, from 50% to 65%: $(cat rows.txt)" awk '{ exit !($1 > 40 && $2 == 38 && $3 == 94 && 2 * $4 > $1) }' rows.txt
+check "the page's rows: all, least, most, from 50% to 65%: $(cat rows.txt)" awk '{ exit !($1 > 40 && $2 == 39 && $3 == 94 && 2 * $4 > $1) }' rows.txt
 
 echo "-- how long it takes"
 check "without a length nothing is said" eval '! grep -q "GPU-hours" four.txt'

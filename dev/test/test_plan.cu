@@ -52,6 +52,29 @@ TEST_CASE("buffers of a plan neither overlap nor leave the arena") {
   memset(pinned.get(), 0, 40);
 }
 
+TEST_CASE("tensors of a plan may lie in the memory of another one, as far as it goes") {
+  Device device;
+  MemoryPlan plan;
+  plan.add(Segment::device, "test", "before", DType::uint8, {1});
+  const PlannedTensor region = plan.add(Segment::device, "test", "region", DType::uint8, {1000});
+  const PlannedTensor first = plan.add_within(region, 0, "first", DType::fp32, {10, 6}),
+                      second = plan.add_within(region, 256, "second", DType::fp32, {186});
+  CHECK(plan.bytes(Segment::device) == 256 + 1024);
+  says(error_of([&] { plan.add_within(region, 256, "more", DType::fp32, {187}); }),
+       "more: 748 bytes at byte 256 of 1000 of region");
+  says(error_of([&] { plan.add_within(region, 1024, "empty", DType::fp32, {0}); }), "at byte 1024");
+  says(error_of([&] { plan.add_within(region, 4, "crooked", DType::fp32, {1}); }), "at byte 4");
+  says(error_of([&] { plan.add_within(first, 0, "third", DType::fp32, {1}); }),
+       "third lies in a tensor that this plan");
+  CHECK(plan.buffers().size() == 2);
+  CHECK(plan.parts().at(1).name == "second");
+  CHECK(plan.parts().at(1).offset == 512);
+  const Arena arena(device, plan);
+  CHECK(first->data == region->data);
+  CHECK(first->columns() == 6);
+  CHECK(second->data == static_cast<std::byte*>(region->data) + 256);
+}
+
 TEST_CASE("a plan's table has the largest categories first, the host's below the device's") {
   MemoryPlan plan;
   plan.add(Segment::pinned, "checkpoints", "c", DType::fp32, {1 << 20});

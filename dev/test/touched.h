@@ -26,14 +26,20 @@ Touched look_at(const MemoryPlan& plan, const Arena& arena, F&& touched_elsewher
   for (Segment segment : {Segment::device, Segment::symmetric, Segment::pinned}) {
     size_t end = 0;  // of the buffer before
     const std::byte* base = arena.base(segment);
-    for (const MemoryPlan::Buffer& b : plan.buffers()) {
-      if (b.segment != segment) continue;
-      for (size_t i = end; i < b.offset; ++i) touched.outside += base[i] != std::byte{0xff};
-      end = b.offset + b.bytes;
+    const auto look = [&](const MemoryPlan::Buffer& b) {
       size_t i = 0;
       while (i < b.bytes && !poisoned(base + b.offset + i, b.element_bytes)) i += b.element_bytes;
       if (!touched_elsewhere(b, i == b.bytes) && i < b.bytes)
         touched.untouched += format("%s, %s: byte %zu of %zu\n", b.category.c_str(), b.name.c_str(), i, b.bytes);
+    };
+    for (const MemoryPlan::Buffer& b : plan.buffers()) {
+      if (b.segment != segment) continue;
+      for (size_t i = end; i < b.offset; ++i) touched.outside += base[i] != std::byte{0xff};
+      end = b.offset + b.bytes;
+      bool has_parts = false;
+      for (const MemoryPlan::Buffer& part : plan.parts())
+        if (part.segment == segment && part.offset >= b.offset && part.offset < end) look(part), has_parts = true;
+      if (!has_parts) look(b);
     }
     for (size_t i = end; i < plan.bytes(segment); ++i) touched.outside += base[i] != std::byte{0xff};
   }

@@ -40,7 +40,21 @@ PlannedTensor MemoryPlan::add(Segment segment, const std::string& category, cons
             "--micro-batch smaller",
             human_bytes(kMostBytes).c_str(), human_bytes(bytes).c_str(), name.c_str());
   buffers_.push_back({segment, category, name, bytes, size, element_bytes});
-  size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  size += aligned(bytes);
+  return PlannedTensor(&tensor);
+}
+
+PlannedTensor MemoryPlan::add_within(const PlannedTensor& room, size_t offset, const std::string& name, DType type,
+                                     TensorShape shape) {
+  size_t of_room = 0;
+  while (of_room < tensors_.size() && &tensors_[of_room] != &*room) ++of_room;
+  REQUIRE(of_room < tensors_.size(), "%s lies in a tensor that this plan did not add", name.c_str());
+  const Buffer& buffer = buffers_[of_room];
+  const Tensor& tensor = tensors_within_.emplace_back(nullptr, type, shape);
+  const size_t bytes = tensor.span_bytes();
+  REQUIRE(offset % kAlignment == 0 && offset <= buffer.bytes && bytes <= buffer.bytes - offset,
+          "%s: %zu bytes at byte %zu of %zu of %s", name.c_str(), bytes, offset, buffer.bytes, buffer.name.c_str());
+  parts_.push_back({buffer.segment, buffer.category, name, bytes, buffer.offset + offset, bytes_of(type)});
   return PlannedTensor(&tensor);
 }
 
@@ -77,6 +91,8 @@ Arena::Arena(Device& device, MemoryPlan& plan, Communicator* communicator)
       pinned_(device, plan.bytes(Segment::pinned)) {
   for (size_t i = 0; i < plan.buffers_.size(); ++i)
     plan.tensors_[i].data = base(plan.buffers_[i].segment) + plan.buffers_[i].offset;
+  for (size_t i = 0; i < plan.parts_.size(); ++i)
+    plan.tensors_within_[i].data = base(plan.parts_[i].segment) + plan.parts_[i].offset;
 }
 
 std::byte* Arena::base(Segment segment) const {

@@ -65,6 +65,7 @@ class PlannedArray {
 class MemoryPlan {
  public:
   static constexpr size_t kAlignment = 256;
+  static size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
   struct Buffer {
     Segment segment;
@@ -76,6 +77,10 @@ class MemoryPlan {
 
   PlannedTensor add(Segment segment, const std::string& category, const std::string& name, DType type,
                     TensorShape shape);
+  // Plans a tensor in the memory of `room`, which add() has planned, `offset` bytes after its begin. Several tensors
+  // that are never used at once may share it. Throws if the tensor does not fit there.
+  PlannedTensor add_within(const PlannedTensor& room, size_t offset, const std::string& name, DType type,
+                           TensorShape shape);
   template <class T>
   PlannedArray<T> add_array(Segment segment, const std::string& category, const std::string& name, size_t count) {
     return PlannedArray<T>(add(segment, category, name, DType::uint8, {int64_t(count * sizeof(T))}, sizeof(T)));
@@ -85,6 +90,8 @@ class MemoryPlan {
   void reserve(const std::string& what, size_t bytes) { reserved_.push_back({what, bytes}); }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }
+  // What lies within other buffers, in addition to them; the offsets are those in the segment, too.
+  const std::vector<Buffer>& parts() const { return parts_; }
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
   // Device and symmetric memory together: the arena's share of a GPU.
   size_t device_bytes() const { return bytes(Segment::device) + bytes(Segment::symmetric); }
@@ -101,7 +108,9 @@ class MemoryPlan {
                     TensorShape shape, size_t element_bytes);
 
   std::vector<Buffer> buffers_;
-  std::deque<Tensor> tensors_;  // one per buffer; a deque, because PlannedTensor points into it
+  std::vector<Buffer> parts_;
+  std::deque<Tensor> tensors_;         // one per buffer; a deque, because PlannedTensor points into it
+  std::deque<Tensor> tensors_within_;  // one per part
   std::vector<std::pair<std::string, size_t>> reserved_;
   size_t sizes_[3] = {0, 0, 0};
 };

@@ -5,6 +5,7 @@
 #include "llmc/base/error.h"
 #include "llmc/kernels/qk_norm_rope.h"
 #include "llmc/kernels/rmsnorm.h"
+#include "llmc/memory/plan.h"
 #include "llmc/model/attention.h"
 
 namespace {
@@ -34,39 +35,47 @@ Tensor dgate_up(const Sizes& s) {
   return stored ? Tensor(nullptr, s.type, {s.N, 2 * s.config.FF}) : Tensor();
 }
 
-constexpr bool kExchanged = true, kLocal = false, kBackward = true, kBoth = false;
+constexpr ScratchUse kExchanged = ScratchUse::exchanged, kHead = ScratchUse::head, kBlocks = ScratchUse::blocks;
+constexpr bool kBackward = true, kBoth = false;
 
 constexpr ScratchRow kRows[] = {
     {"projected", residual, kExchanged, kBoth},
     {"delta", residual, kExchanged, kBoth},  // mlp_out, which a block adds to h
-    {"dqkv", qkv, kLocal, kBoth},
+    {"dqkv", qkv, kBlocks, kBoth},
     {"sums of q and k", qk_sums, kExchanged, kBoth},
-    {"qkv after RoPE", rotated, kLocal, kBackward},
-    {"qkv vector partials", vector_partials, kLocal, kBackward},
+    {"qkv after RoPE", rotated, kBlocks, kBackward},
+    {"qkv vector partials", vector_partials, kBlocks, kBackward},
     {"dnorm", residual, kExchanged, kBackward},
     {"dattention",
      [](const Sizes& s) {
        return Tensor(nullptr, s.type, {s.N, s.config.q_width()});
      },
-     kLocal, kBackward},
+     kBlocks, kBackward},
     {"dswiglu",
      [](const Sizes& s) {
        return Tensor(nullptr, s.type, {s.N, s.config.FF});
      },
-     kLocal, kBackward},
-    {"dgate_up", dgate_up, kLocal, kBackward},
+     kBlocks, kBackward},
+    {"dgate_up", dgate_up, kBlocks, kBackward},
     {"dresidual", residual, kExchanged, kBackward},
     {"attention delta",
      [](const Sizes& s) { return Tensor(nullptr, DType::fp32, {rowsum_dO_O_size(s.config, s.N, s.context_heads)}); },
-     kLocal, kBackward},
+     kBlocks, kBackward},
     {"norm partials",
      [](const Sizes& s) { return Tensor(nullptr, DType::fp32, {rmsnorm_backward_scratch(int(s.R), s.config.C)}); },
-     kLocal, kBackward},
+     kHead, kBackward},
 };
 
 }  // namespace
 
 std::span<const ScratchRow> scratch_rows() { return kRows; }
+
+size_t block_scratch_bytes(const ScratchSizes& sizes) {
+  size_t bytes = 0;
+  for (const ScratchRow& row : kRows)
+    if (row.use == ScratchUse::blocks) bytes += MemoryPlan::aligned(row.of(sizes).span_bytes());
+  return bytes;
+}
 
 Tensor ScratchTensors::operator[](const char* name) const {
   for (size_t i = 0; i < tensors_.size(); ++i)

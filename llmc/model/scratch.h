@@ -12,15 +12,28 @@ struct ScratchSizes : SavedSizes {
   int context_heads;  // key/value heads that context parallelism gathers together; 0: this rank has whole sequences
 };
 
+// Who uses a buffer besides the blocks of this rank.
+enum class ScratchUse {
+  exchanged,  // tensor-parallel ranks, which gather it or scatter it
+  head,       // the head, with the same contents or while it needs its logits
+  blocks,     // nobody: it may lie where the head's logits do, which live while no block runs
+};
+
 struct ScratchRow {
   const char* name;                             // in the memory plan
   Tensor (*tensor)(const ScratchSizes& sizes);  // its type and shape; absent if the model does not use it
-  bool exchanged;                               // tensor-parallel ranks gather it or scatter it
+  ScratchUse use;
   bool backward_only;
+
+  // Its type and shape in this run; absent if it is not used.
+  Tensor of(const ScratchSizes& sizes) const { return backward_only && !sizes.backward ? Tensor() : tensor(sizes); }
 };
 
 // The rows are in the order of the memory plan. Under tensor parallelism, NH, NKV and FF count what this rank holds.
 std::span<const ScratchRow> scratch_rows();
+
+// Returns the bytes of the buffers that blocks alone use.
+size_t block_scratch_bytes(const ScratchSizes& sizes);
 
 // The buffers by name, for the largest micro-batch.
 class ScratchTensors {

@@ -51,14 +51,33 @@ SavedSizes Transformer::saved_sizes() const {
 }
 
 void Transformer::plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes) {
+  plan_logits(plan, block_scratch_bytes(sizes));
+  size_t offset = 0;
   for (const ScratchRow& row : scratch_rows()) {
-    const Tensor tensor = row.backward_only && !sizes.backward ? Tensor() : row.tensor(sizes);
-    const Segment segment = row.exchanged ? rows_segment() : Segment::device;
+    const Tensor tensor = row.of(sizes);
+    const bool blocks = row.use == ScratchUse::blocks;
+    const auto add = [&](TensorShape shape) {
+      if (blocks) return plan.add_within(blocks_or_logits_, offset, row.name, tensor.type, shape);
+      const Segment segment = row.use == ScratchUse::exchanged ? rows_segment() : Segment::device;
+      return plan.add(segment, "scratch", row.name, tensor.type, shape);
+    };
     scratch_.emplace_back();
-    if (tensor.axes == 1) scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.columns()});
-    else if (tensor)
-      scratch_.back() = plan.add(segment, "scratch", row.name, tensor.type, {tensor.rows(), tensor.columns()});
+    if (tensor.axes == 1) scratch_.back() = add({tensor.columns()});
+    else if (tensor) scratch_.back() = add({tensor.rows(), tensor.columns()});
+    if (blocks) offset += MemoryPlan::aligned(tensor.span_bytes());
   }
+}
+
+void Transformer::plan_logits(MemoryPlan& plan, size_t blocks_bytes) {
+  const int64_t N = saved_sizes().N, chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
+  const int slots = part_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
+  const int64_t ld = (part_.vocabulary.most + 63) / 64 * 64;
+  const size_t of_slot = MemoryPlan::aligned(size_t(chunk) * size_t(ld) * bytes_of(settings_.dtype));
+  blocks_or_logits_ = plan.add(Segment::device, "scratch", "of blocks or logits", DType::uint8,
+                               {int64_t(std::max(blocks_bytes, size_t(slots) * of_slot))});
+  for (int slot = 0; slot < slots; ++slot)
+    head_buffers_.logits[slot] =
+        plan.add_within(blocks_or_logits_, size_t(slot) * of_slot, "logits", settings_.dtype, {chunk, ld});
 }
 
 void Transformer::plan_head(MemoryPlan& plan) {
@@ -67,11 +86,6 @@ void Transformer::plan_head(MemoryPlan& plan) {
   head_buffers_.x = plan.add(Segment::device, "activations", "head x", type, {R, C});
   head_buffers_.norm = plan.add(rows_segment(), "activations", "head norm", type, {R, C});
   head_buffers_.rstd = plan.add(Segment::device, "activations", "head rstd", DType::fp32, {R});
-  const int64_t chunk = std::min<int64_t>(settings_.head_chunk, (N + 127) / 128 * 128);
-  const int slots = part_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
-  for (int slot = 0; slot < slots; ++slot)
-    head_buffers_.logits[slot] =
-        plan.add(Segment::device, "logits", "logits", type, {chunk, (part_.vocabulary.most + 63) / 64 * 64});
   head_buffers_.losses = plan.add(Segment::device, "logits", "losses", DType::fp32, {N});
   if (settings_.training && settings_.z_loss > 0)
     head_buffers_.z_losses = plan.add(Segment::device, "logits", "z-losses", DType::fp32, {N});

@@ -81,6 +81,7 @@ class Transformer {
   Segment rows_segment() const;
   SavedSizes saved_sizes() const;
   void plan_scratch(MemoryPlan& plan, const ScratchSizes& sizes);
+  void plan_logits(MemoryPlan& plan, size_t blocks_bytes);
   void plan_head(MemoryPlan& plan);
   void plan_tensor_parallel(MemoryPlan& plan);
   void plan_context_parallel(MemoryPlan& plan);
@@ -116,6 +117,7 @@ class Transformer {
   std::function<void(const ObservedProduct&)> observer_;
   TensorObserver tensor_observer_;
 
+  PlannedTensor blocks_or_logits_;      // memory that blocks and the head use in turn
   std::vector<PlannedTensor> scratch_;  // in the order of scratch_rows()
   struct {
     PlannedTensor x, norm, rstd, logits[kExchangeSlots], losses, z_losses;

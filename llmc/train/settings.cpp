@@ -8,6 +8,8 @@
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
 #include "llmc/data/data_sources.h"
+#include "llmc/model/scratch.h"
+#include "llmc/model/tensor_parallel.h"
 #include "llmc/train/defaults.h"
 
 namespace {
@@ -126,17 +128,24 @@ int64_t windows_to_measure(const RunSettings& s, const Options& o) {
   return int64_t(std::min(double(std::max(kWindows, kTokens / s.T)), tenth));
 }
 
-// Returns the tokens whose logits exist at once: the smallest chunks of the same size that have at least 4096. The
-// gradient of the head's weight is read and written for each chunk, 8 V C bytes beside products of 6 V C operations a
-// token. On an H100 this takes 32% of the products' time with chunks of 1024 tokens, and 8% with 4096. Larger chunks
-// win little more, and each further 4096 tokens of Llama 3 take 1 GiB. A tensor-parallel rank sends the softmax of one
-// chunk while it computes another, so it has two or more, which may be smaller.
-int64_t default_head_chunk(const RunSettings& s, const Options& o) {
+// Returns the tokens whose logits exist at once: chunks of the same size that have at least 4096, or more if the logits
+// still fit where the blocks' backward has its buffers. The gradient of the head's weight is read and written for each
+// chunk, 8 V C bytes beside products of 6 V C operations a token. On an H100 this takes 32% of the products' time with
+// chunks of 1024 tokens, 8% with 4096 and 4% with 8192. A tensor-parallel rank sends the softmax of one chunk while it
+// computes another, so it has two or more, which may be smaller.
+int64_t default_head_chunk(const RunSettings& s, const Options& o, const ModelConfig& config) {
   constexpr int64_t kFewest = 4096;
-  const int64_t tokens = int64_t(s.B) * s.T / o.context_parallel_degree;
-  const bool two = o.tensor_parallel_degree > 1 && tokens > kFewest;
-  const int64_t chunks = std::max<int64_t>(two ? 2 : 1, tokens / kFewest);
-  return chunks == 1 ? 2 * kFewest : (tokens + chunks - 1) / chunks;  // one: also for a micro-batch on more ranks
+  const int64_t tokens = int64_t(s.B) * s.T / o.context_parallel_degree, tensor = o.tensor_parallel_degree;
+  const LayerProjections projections(config);
+  const size_t bytes =
+      block_scratch_bytes({{config, projections, s.fp8, s.dtype, tokens, tokens, tensor > 1, true}, 0});
+  const int64_t slots = tensor > 1 ? kExchangeSlots : 1;  // both are shared out by the tensor-parallel ranks
+  const int64_t fitting = int64_t(bytes / bytes_of(s.dtype)) / slots / (config.V + 64 * tensor) / 128 * 128;
+  const int64_t at_once = std::max(kFewest, fitting);
+  const int64_t most = std::max<int64_t>(1, tokens / kFewest), fewest = tensor > 1 && tokens > kFewest ? 2 : 1;
+  const int64_t chunks = std::max(fewest, std::min(most, (tokens + at_once - 1) / at_once));
+  return chunks == 1 ? std::max(2 * kFewest, tokens)
+                     : (tokens + chunks - 1) / chunks;  // one: of more ranks' batch, too
 }
 
 // Describes the effect of --fp8-all-gather.
@@ -285,7 +294,7 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   s.checkpoint_minutes = is_auto(o.checkpoint_minutes) ? (several ? kMinutes : 0) : o.checkpoint_minutes;
   // A copy for checkpoints that nobody asked for is planned only if there is room: Setup looks.
   s.snapshot = o.checkpoint_async && (o.checkpoint_every || !is_auto(o.checkpoint_minutes)) && s.saves(o);
-  const int64_t chunk = is_auto(o.head_chunk) ? default_head_chunk(s, o) : o.head_chunk;
+  const int64_t chunk = is_auto(o.head_chunk) ? default_head_chunk(s, o, config) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
   REQUIRE(!o.tune_products || o.tuning == "auto",
           "--tune-products chooses algorithms, and --tuning %s names chosen ones\n  leave one of the two away",
