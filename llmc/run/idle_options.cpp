@@ -66,7 +66,7 @@ std::string unread_options(const Options& given) {
   // The options on which only data, numbers, files, samples or the ranks' start depend, by group, but for some, or by
   // name. The test dry_run tries every option.
   constexpr const char* kGroups[] = {"Data", "Optimizer"};
-  constexpr const char* kRead[] = {"optimizer", "skip-spikes"};  // they decide what is planned
+  constexpr const char* kRead[] = {"optimizer", "skip-spikes", "z-loss"};  // they decide what is planned
   constexpr std::string_view kNames =
       " tokenizer init out seed epochs eval-choices eval-format val-every val-tokens sample-every eval-keys "
       "prompt chat system sample-tokens temperature top-p export gpu-every nvtx cuda-graphs quiet "
