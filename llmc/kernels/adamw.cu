@@ -1,8 +1,9 @@
 // AdamW over flat buffers, all tensors in one launch (contract: adamw.h).
 //
 // A thread processes vectors of 8 elements. It finds the range of its first vector by binary search and walks on from
-// there. It updates a vector that lies in one range at once, and the elements of any other vector one after the other.
-// Both go through the same instructions of update(), so the bits of an element do not depend on its neighbours.
+// there. It updates a vector that lies in one range, in aligned buffers, at once, and the elements of any other vector
+// one after the other. Both go through the same instructions of update(), so the bits of an element do not depend on
+// its neighbours.
 #include "llmc/kernels/adamw.h"
 
 #include "llmc/base/error.h"
@@ -113,7 +114,7 @@ template <class Master, class Moment, bool finds_amax>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(Master* __restrict__ master, Moment* __restrict__ m, Moment* __restrict__ v,
                  bf16* __restrict__ weights, const float* __restrict__ gradients, const StepState* __restrict__ state,
-                 const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n,
+                 const AdamWRange* __restrict__ ranges, int range_count, size_t offset, size_t n, bool aligned,
                  AdamWConstants constants, float* amax) {
   if (state->held) return;
   const StepState state_now = *state;
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
       while (range < range_count && end_of(ranges[range]) <= first_in_ranges) ++range;
       if (range == range_count) break;
       const AdamWRange& r = ranges[range];
-      const bool full = i == at && r.begin <= first_in_ranges && offset + end <= end_of(r) && end <= n;
+      const bool full = aligned && i == at && r.begin <= first_in_ranges && offset + end <= end_of(r) && end <= n;
       const VectorPointers<Master, Moment> pointers{master + i, m + i, v + i, weights ? weights + i : nullptr,
                                                     gradients + i};
       i += full ? kVectorSize : 1;
@@ -193,8 +194,10 @@ void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& 
   require_tensor(who, "v", v, m.type, {n});
   require_tensor(who, "weights", weights, DType::bf16, {n}, true);
   require_tensor(who, "gradients", gradients, DType::fp32, {n});
+  // Buffers that begin between two matrices of Muon may not be, where a matrix has an odd size.
+  bool aligned = true;
   for (const Tensor* t : {&master, &m, &v, &weights, &gradients})
-    REQUIRE(reinterpret_cast<uintptr_t>(t->data) % 16 == 0, "adamw: the buffer at %p is not 16-byte aligned", t->data);
+    aligned = aligned && reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
   REQUIRE(!amax.values || weights || master.type == DType::bf16, "adamw: the largest weights of no bf16 weights");
   const Work work{stream,
                   who,
@@ -206,7 +209,7 @@ void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& 
     launch<adamw_kernel<Master, Moment, decltype(finds_amax)::value>>(
         work, blocks_for(size_t(n), kElementsPerBlock), kThreads, 0, master.as<Master>(), m.as<Moment>(),
         v.as<Moment>(), weights.as<bf16>(), gradients.as<float>(), state, ranges, range_count, offset, size_t(n),
-        constants, amax.values);
+        aligned, constants, amax.values);
   };
   with_type(who, master.type, [&](auto of_master) {
     with_type(who, m.type, [&](auto of_moments) {

@@ -69,11 +69,11 @@ float stochastic_bf16(float x, uint32_t bits);
 void require_ranges(const std::vector<AdamWRange>& ranges, size_t n);
 
 // Updates master, m and v from gradients. Unless `weights` is absent, the kernel also writes there the master rounded
-// to nearest, for the products. All tensors are (n), 16-byte aligned, and hold elements offset .. offset+n-1, as ranges
-// count. master, and m and v together, are fp32 or bf16; weights is bf16, and gradients is fp32. `ranges` (range_count)
-// is device memory and lists the elements to update: one launch does all tensors, and elements between ranges (padding)
-// are neither read nor written. Throws on no elements, on another shape, type or alignment, and if `amax` is wanted
-// without bf16 weights.
+// to nearest, for the products. All tensors are (n) and hold elements offset .. offset+n-1, as ranges count; if all are
+// 16-byte aligned, it updates 8 elements at once. master, and m and v together, are fp32 or bf16; weights is bf16, and
+// gradients is fp32. `ranges` (range_count) is device memory and lists the elements to update: one launch does all
+// tensors, and elements between ranges (padding) are neither read nor written. Throws on no elements, on another shape
+// or type, and if `amax` is wanted without bf16 weights.
 void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& weights,
            const Tensor& gradients, const StepState* state, const AdamWRange* ranges, int range_count, size_t offset,
            AdamWConstants constants, AdamWAmax amax = {});
