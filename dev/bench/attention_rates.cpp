@@ -17,8 +17,6 @@
 #include <vector>
 
 #include "llmc/base/error.h"
-#include "llmc/device/known_devices.h"
-#include "llmc/device/rates.h"
 
 namespace {
 

@@ -117,7 +117,7 @@ void check_pairs(Checker& checker) {
           const double pairs = std::accumulate(counts.of_keys.begin(), counts.of_keys.end(), 0.0);
           worst = std::max(worst, std::fabs(pairs - attention_pairs(Tq, Tk, ahead, window)));
           for (const int rows : {1, 2, 4, 16}) {
-            // Of blocks in a window those are compared that have all of its pairs, if there are any.
+            // In a window the check compares those shapes in which a block has all pairs that the window allows.
             const bool whole = window == 0 || (ahead == 0 && Tq == Tk);
             const bool whole_queries = ahead + std::min(Tk - ahead, Tq) - rows >= window - 1 && ahead + rows <= Tk;
             const bool whole_keys = rows + window - 1 <= Tq && ahead >= 0 && ahead + rows <= Tk;

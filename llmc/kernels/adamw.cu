@@ -194,7 +194,7 @@ void adamw(Stream& stream, const Tensor& master, const Tensor& m, const Tensor& 
   require_tensor(who, "v", v, m.type, {n});
   require_tensor(who, "weights", weights, DType::bf16, {n}, true);
   require_tensor(who, "gradients", gradients, DType::fp32, {n});
-  // Buffers that begin between two matrices of Muon may not be, where a matrix has an odd size.
+  // A buffer that begins between two matrices of Muon is not aligned if a matrix has an odd size.
   bool aligned = true;
   for (const Tensor* t : {&master, &m, &v, &weights, &gradients})
     aligned = aligned && reinterpret_cast<uintptr_t>(t->data) % 16 == 0;

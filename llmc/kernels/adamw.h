@@ -70,7 +70,7 @@ void require_ranges(const std::vector<AdamWRange>& ranges, size_t n);
 
 // Updates master, m and v from gradients. Unless `weights` is absent, the kernel also writes there the master rounded
 // to nearest, for the products. All tensors are (n) and hold elements offset .. offset+n-1, as ranges count; if all are
-// 16-byte aligned, it updates 8 elements at once. master, and m and v together, are fp32 or bf16; weights is bf16, and
+// 16-byte aligned, a thread updates 8 at once. master, and m and v together, are fp32 or bf16; weights is bf16, and
 // gradients is fp32. `ranges` (range_count) is device memory and lists the elements to update: one launch does all
 // tensors, and elements between ranges (padding) are neither read nor written. Throws on no elements, on another shape
 // or type, and if `amax` is wanted without bf16 weights.

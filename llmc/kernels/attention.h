@@ -32,8 +32,8 @@
 double attention_pairs(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window = 0);
 
 // Returns how many more pairs the block of `rows` queries with the most pairs has than a block of this size has on
-// average; for keys: the same for blocks of keys. 2 for many blocks of causal attention, 1 for one block; the arguments
-// as above.
+// average, or the same of blocks of keys. It is 2 for many blocks of causal attention, and 1 for one block. The other
+// arguments are those of attention_pairs.
 double attention_imbalance_queries(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window, int64_t rows);
 double attention_imbalance_keys(int64_t Tq, int64_t Tk, int64_t ahead, int64_t window, int64_t rows);
 

@@ -90,7 +90,7 @@ class MemoryPlan {
   void reserve(const std::string& what, size_t bytes) { reserved_.push_back({what, bytes}); }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }
-  // What lies within other buffers, in addition to them; the offsets are those in the segment, too.
+  // Returns the tensors that lie within buffers(). Their offsets, too, count from the begin of the segment.
   const std::vector<Buffer>& parts() const { return parts_; }
   size_t bytes(Segment segment) const { return sizes_[size_t(segment)]; }
   // Device and symmetric memory together: the arena's share of a GPU.

@@ -25,7 +25,7 @@ struct ScratchRow {
   ScratchUse use;
   bool backward_only;
 
-  // Its type and shape in this run; absent if it is not used.
+  // Returns its type and shape in this run; absent if the run does not use it.
   Tensor of(const ScratchSizes& sizes) const { return backward_only && !sizes.backward ? Tensor() : tensor(sizes); }
 };
 
