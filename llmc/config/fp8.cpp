@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* kRecipeNames[] = {"off", "tensorwise", "delayed", "rowwise", "rowwise-hp-wgrad", "blockwise"};
 
+constexpr const char* kHeadProducts[] = {"off", "backward", "on"};
+
 // Returns the number N of "first=N" or "last=N", -1 for another pattern.
 int64_t blocks_named(const std::string& pattern, const char* word) {
   const size_t length = strlen(word);
@@ -37,7 +39,7 @@ void skip(Fp8Settings& settings, const std::string& pattern, const ModelConfig& 
   REQUIRE(found,
           "--fp8-skip: %s matches no weight of a product that would run in FP8\n"
           "  names are as %s: down_proj, layers.0., first=2, last=1, with commas between them\n"
-          "  the head and the embedding are never quantized",
+          "  the embedding is never quantized, and --fp8-head is for the head",
           pattern.c_str(), layout.tensors[2].name.c_str());
 }
 
@@ -49,6 +51,12 @@ Fp8Recipe recipe_named(const std::string& name) {
   for (int i = 0; i < int(std::size(kRecipeNames)); ++i)
     if (name == kRecipeNames[i]) return Fp8Recipe(i);
   fail("there is no FP8 recipe named %s", name.c_str());
+}
+
+Fp8HeadProducts head_products_named(const std::string& name) {
+  for (int i = 0; i < int(std::size(kHeadProducts)); ++i)
+    if (name == kHeadProducts[i]) return Fp8HeadProducts(i);
+  fail("--fp8-head %s: expected off, backward or on", name.c_str());
 }
 
 bool Fp8Settings::gathers_bytes(std::span<const LayerProjection> products) const {
@@ -85,6 +93,7 @@ QuantizedTensor Fp8Settings::operand(Role role, bool columnwise, int rows, int c
 Fp8Settings fp8_settings(const Fp8Choice& choice, const ModelConfig& config) {
   Fp8Settings s;
   s.recipe = recipe_named(choice.recipe);
+  s.head = head_products_named(choice.head);
   if (!s.on()) {
     REQUIRE(choice.skip.empty(), "--fp8-skip %s: --fp8 is off, so nothing is quantized", choice.skip.c_str());
     return s;
@@ -139,6 +148,13 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
     return refuses(a, b, result, accumulate, fast);
   };
   const std::string why = refusal_of(settings, asked);
+  if (why.empty() && settings.head != Fp8HeadProducts::off) {
+    Fp8Settings of_head;  // one scale for each operand, as tensorwise
+    of_head.recipe = Fp8Recipe::tensorwise;
+    const std::string why_not = refusal_of(of_head, asked);
+    REQUIRE(why_not.empty(), "--fp8-head %s cannot run on %s: %s\n  leave it away", kHeadProducts[int(settings.head)],
+            device.name.c_str(), why_not.c_str());
+  }
   if (why.empty()) return;
   std::string others;
   for (const Fp8Recipe recipe : {Fp8Recipe::tensorwise, Fp8Recipe::delayed, Fp8Recipe::rowwise,
@@ -174,7 +190,11 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const ModelConf
                     (high_precision.empty() ? "" : high_precision + " in bf16"));
     first = last + 1;
   }
-  lines.push_back(s.bf16_wgrad() ? "weight gradients, attention and head: bf16" : "attention and head: bf16");
+  if (s.head != Fp8HeadProducts::off)
+    lines.push_back(format("head: %s in FP8, one scale for each operand",
+                           s.head == Fp8HeadProducts::on ? "all products" : "backward"));
+  constexpr const char* kHeadInBf16[] = {" and head", " and the head's forward", ""};
+  lines.push_back(format("%sattention%s: bf16", s.bf16_wgrad() ? "weight gradients, " : "", kHeadInBf16[int(s.head)]));
   lines.insert(lines.begin(), format("--fp8 %s: inputs and weights e4m3, output gradients %s%s", recipe_name(s.recipe),
                                      format_name(s.gradient), s.power_of_two ? ", scales powers of two" : ""));
   return lines;

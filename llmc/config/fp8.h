@@ -26,18 +26,21 @@ Fp8Recipe recipe_named(const std::string& name);
 
 // A kernel reports a tensor with an infinity or NaN by an atomic min of its code (step_state.h). Tensors computed
 // earlier have smaller codes. Backward runs in reverse, so its codes count down from the largest.
-inline uint32_t nonfinite_code(const LayerProjection& p, Role role) {
-  const uint32_t id = uint32_t(p.id(role));
-  return role == Role::output_gradient ? kLargestCode - id : id + 1;
+inline uint32_t nonfinite_code(int tensor_id, Role role) {
+  return role == Role::output_gradient ? kLargestCode - uint32_t(tensor_id) : uint32_t(tensor_id) + 1;
 }
 constexpr int not_finite_id(uint32_t word) {
   return word > kLargestCode / 2 ? int(kLargestCode - word) : int(word) - 1;
 }
 
+// Which of the head's three products run in FP8 (fp8_head.h): none, those of backward, or all.
+enum class Fp8HeadProducts { off, backward, on };
+
 struct Fp8Settings {
   Fp8Recipe recipe = Fp8Recipe::off;
   Fp8Format gradient = Fp8Format::e5m2;  // of output gradients
   bool power_of_two = false;
+  Fp8HeadProducts head = Fp8HeadProducts::off;
   std::vector<bool> skipped;  // by LayerProjection::index: products that stay in bf16; empty: none
   // For the recipe `delayed`:
   int history = 1024;   // number of steps
@@ -53,6 +56,10 @@ struct Fp8Settings {
   // True if the weights of a unit are gathered as FP8 bytes (fp8_weights.h): those of a block whose products all run in
   // FP8. `products` are those of the unit.
   bool gathers_bytes(std::span<const LayerProjection> products) const;
+  // True if a run has products of the head in FP8: one that only evaluates has forward's alone.
+  bool computes_head(bool training) const {
+    return on() && (head == Fp8HeadProducts::on || (training && head == Fp8HeadProducts::backward));
+  }
   // True if the operands of the weight gradient stay in bf16.
   bool bf16_wgrad() const { return recipe == Fp8Recipe::rowwise_hp_wgrad; }
   // True if each tensor has one scale, and the same in both orientations.
@@ -71,12 +78,14 @@ struct Fp8Settings {
   QuantizedTensor operand(Role role, bool columnwise, int rows, int columns) const;
 };
 
+Fp8HeadProducts head_products_named(const std::string& name);
+
 // The choices of the options. `gradient` and `power_of_two` are what the recipe has unless they are set. `skip` lists
 // patterns of Hugging Face's weight names ("down_proj", "layers.0.*") and "first=N" or "last=N" blocks, separated by
 // commas. A product stays in bf16 if a pattern matches any weight that is a part of it. fp8_settings() throws on a
 // pattern that matches no product's weight, and on choices that a recipe does not have.
 struct Fp8Choice {
-  std::string recipe = "off", gradient = "auto", power_of_two = "auto", skip;
+  std::string recipe = "off", gradient = "auto", power_of_two = "auto", skip, head = "off";
 };
 Fp8Settings fp8_settings(const Fp8Choice& choice, const ModelConfig& config);
 

@@ -48,6 +48,7 @@ double LayerProjections::weights() const {
 }
 
 std::string LayerProjections::name(int id) const {
+  if (id >= ids()) return format("the %s of the head", role_name(role(id)));
   const LayerProjection& p = all_.at(size_t(id / kRoles));
   return format("the %s of %s in block %d", role_name(role(id)), p.name(), p.layer);
 }

@@ -73,6 +73,8 @@ class LayerProjections {
   double weights() const;  // elements of all of them
 
   int ids() const { return count() * kRoles; }
+  // Number of a tensor of the head's product. It follows those of the blocks, and no scale of it is remembered.
+  int head_id(Role role) const { return ids() + int(role); }
   Role role(int id) const { return Role(id % kRoles); }
   std::string name(int id) const;  // for example "the input of down in block 3"
 

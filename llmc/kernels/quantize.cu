@@ -80,6 +80,10 @@ __global__ void __launch_bounds__(kTensors* kParts) delayed_kernel(DelayedScalin
   else if (scale == 0 && fp8_max != 0) count(state->fp8.no_scale);
 }
 
+__global__ void logit_gradient_scale_kernel(float* scale, const StepState* state, float largest) {
+  *scale = float(double(largest) / 2 * double(state->label_count > 1 ? state->label_count : 1));
+}
+
 __global__ void not_finite_kernel(StepState* state, const uint32_t* weights) {
   if (weights && *weights < state->fp8_not_finite) state->fp8_not_finite = *weights;
   state->not_finite_ranks = is_finite_word(state->fp8_not_finite) ? 0 : 1;
@@ -146,7 +150,7 @@ Tensor maxima_of(const QuantizedTensor& operand, const Tensor& room) {
 
 void require_operand(const char* who, const QuantizedTensor& operand, int rows, int columns) {
   if (!operand) return;
-  REQUIRE(operand.rows == rows && operand.columns == columns,
+  REQUIRE(operand.rows >= rows && operand.columns >= columns,
           "%s: an operand of %d x %d of a matrix that gives %d x %d", who, operand.rows, operand.columns, rows,
           columns);
   REQUIRE(operand.scaling == Scaling::row || !operand.one_scale,
@@ -295,6 +299,12 @@ void update_delayed_scales(Stream& stream, const DelayedScaling& d, StepState* s
                            updates(d.history, tensors * size_t(d.length)), reads(d.largest, tensors),
                            reads(&state->held, 1), updates(&state->fp8, 1)}},
                          blocks_for(tensors, kTensors), dim3(kTensors, kParts), sizeof(HistoryMaxima), d, state);
+}
+
+void logit_gradient_scale(Stream& stream, float* scale, const StepState* state, Fp8Format format) {
+  launch<logit_gradient_scale_kernel>(
+      {stream, "logit_gradient_scale", {writes(scale, 1), reads(&state->label_count, 1)}}, 1, 1, 0, scale, state,
+      largest_fp8(format));
 }
 
 void count_not_finite(Stream& stream, StepState* state, const uint32_t* weights) {

@@ -69,8 +69,9 @@ inline bool needs_amax(const QuantizedTensor& rowwise, const QuantizedTensor& co
 }
 
 struct Quantization {
-  // The outputs. An output with null `data` is not wanted. rowwise is (rows, columns), columnwise is its transpose. If
-  // the tensor has one scale, both have the same scale_inv.
+  // The outputs. An output with null `data` is not wanted. rowwise is (rows, columns), columnwise is its transpose. Both
+  // may have more rows or columns than the matrix, which are zeros. If the tensor has one scale, both have the same
+  // scale_inv.
   QuantizedTensor rowwise, columnwise;
   bool power_of_two = false;
   // Largest |x|: quantize_amax raises it, and quantize computes the scale of a per-tensor operand from it.
@@ -122,6 +123,9 @@ struct DelayedScaling {
   int margin;
 };
 void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, StepState* state);
+// Sets *scale for gradients of logits, which are at most 2 / labels, where labels = state->label_count (classifier.h):
+//   scale = fp32(fp64(largest of the format) / 2 * max(labels, 1))
+void logit_gradient_scale(Stream& stream, float* scale, const StepState* state, Fp8Format format);
 // Ends the reports of a step: lowers state->fp8_not_finite to *weights, where kernels of another stream report, unless
 // `weights` is null, and writes state->not_finite_ranks: 1 if a tensor was reported, else 0.
 void count_not_finite(Stream& stream, StepState* state, const uint32_t* weights);

@@ -41,7 +41,7 @@ void Fp8Weights::add_matrix(const LayerProjection& p) {
   m.rowwise = settings_.operand(Role::weight, false, p.OC, p.IC);
   m.columnwise = settings_.operand(Role::weight, true, p.OC, p.IC);
   m.tensor_id = p.id(Role::weight);
-  m.nonfinite_code = nonfinite_code(p, Role::weight);
+  m.nonfinite_code = nonfinite_code(p.id(Role::weight), Role::weight);
   matrices_.entries.push_back(m);
   const Shard all{layout_.offset(layout_.block_unit(p.layer), p.name()), size_t(p.OC) * size_t(p.IC)},
       &part = placed(p.layer).own;

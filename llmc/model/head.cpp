@@ -76,10 +76,10 @@ void Head::add_losses(double* sum, const Tensor& losses) const {
 void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
   const int N = pass_.N, C = pass_.config.C, count = tokens_of_chunk(first);
   TensorParallel* tensor = pass_.tensor_parallel;
-  if (!tensor) return pass_.matmul.dgrad(b_.dnorm.rows(first, count), dlogits, head_.value);  // (count, C)
+  if (!tensor) return dgrad(b_.dnorm.rows(first, count), dlogits);
   const Tensor sums = pass_.sums.first({tensor->padded(N), C});
   if (first == 0) tensor->clear_padding(pass_.stream, sums, N);
-  pass_.matmul.dgrad(sums.rows(first, count), dlogits, head_.value);  // (count, C)
+  dgrad(sums.rows(first, count), dlogits);
   const std::vector<TensorParallel::Chunk> chunks = tensor->chunks(N);
   for (; scattered < int(chunks.size()); ++scattered) {
     const TensorParallel::Chunk& chunk = chunks[size_t(scattered)];
@@ -88,13 +88,29 @@ void Head::dgrad(const Tensor& dlogits, int first, int& scattered) const {
   }
 }
 
+// dnorm (count, C) = dlogits W
+void Head::dgrad(const Tensor& dnorm, const Tensor& dlogits) const {
+  if (b_.fp8) b_.fp8->dgrad(pass_, dnorm);
+  else pass_.matmul.dgrad(dnorm, dlogits, head_.value);
+}
+
+// The gradient of W (V, C) = or += that of the chunk that begins at token `first`.
+void Head::wgrad(const Tensor& dlogits, int first, bool add) const {
+  const Tensor x = inputs().rows(first, tokens_of_chunk(first));
+  if (b_.fp8) b_.fp8->wgrad(pass_, head_.grad, x, add);
+  else pass_.matmul.wgrad(head_.grad, dlogits, x, add);
+}
+
 void Head::forward(const Tensor& h, const Tensor& mlp_out) const {
   add_rmsnorm_forward(pass_.stream, b_.x, b_.norm, b_.rstd, h, mlp_out, norm_.value, pass_.eps());  // (R, C)
   show("the residual stream", b_.x);
   show("the output of the norm", b_.norm);
-  if (!pass_.tensor_parallel) return;
-  const Tensor all = pass_.gathered.first({pass_.tensor_parallel->padded(pass_.N), pass_.config.C});
-  pass_.tensor_parallel->all_gather(pass_.stream, all, b_.norm, pass_.N);
+  if (pass_.tensor_parallel) {
+    const Tensor all = pass_.gathered.first({pass_.tensor_parallel->padded(pass_.N), pass_.config.C});
+    pass_.tensor_parallel->all_gather(pass_.stream, all, b_.norm, pass_.N);
+    if (b_.fp8) pass_.tensor_parallel->await_tokens(pass_.stream, pass_.N, 0, pass_.N);
+  }
+  if (b_.fp8) b_.fp8->end_forward(pass_, head_.value, inputs());
 }
 
 Tensor Head::logits(int first, int count) const {
@@ -102,7 +118,9 @@ Tensor Head::logits(int first, int count) const {
           "logits of %d tokens from token %d: the chunk is %d, the tokens %d", count, first, b_.chunk(), pass_.N);
   const Tensor logits = b_.logits[slot_of(first)].rows(0, count);
   if (pass_.tensor_parallel) pass_.tensor_parallel->await_tokens(pass_.stream, pass_.N, first, count);
-  pass_.matmul.forward(logits.columns(0, pass_.config.V), inputs().rows(first, count), head_.value);  // (count, V)
+  const Tensor x = inputs().rows(first, count);
+  if (b_.fp8 && b_.fp8->computes_forward()) b_.fp8->forward(pass_, logits, x);
+  else pass_.matmul.forward(logits.columns(0, pass_.config.V), x, head_.value);  // (count, V)
   return logits;
 }
 
@@ -116,10 +134,12 @@ void Head::loss_backward(const Tensor& labels, StepState* state, const Tensor& d
   for_chunks(labels, [&](int first) {
     const bool add = pass_.accumulate || tied_ || first > 0;
     classify(labels, state, first);  // in place
-    const Tensor dlogits = b_.logits[slot_of(first)].rows(0, tokens_of_chunk(first)).columns(0, pass_.config.V);
+    const Tensor padded = b_.logits[slot_of(first)].rows(0, tokens_of_chunk(first));
+    const Tensor dlogits = padded.columns(0, pass_.config.V);
     show("the gradient of the logits", dlogits);
+    if (b_.fp8) b_.fp8->begin_backward(pass_, padded, state);
     dgrad(dlogits, first, scattered);
-    pass_.matmul.wgrad(head_.grad, dlogits, inputs().rows(first, tokens_of_chunk(first)), add);  // (V, C)
+    wgrad(dlogits, first, add);
   });
   add_losses(&state->loss_sum, b_.losses);
   if (b_.z_losses) add_losses(&state->z_loss_sum, b_.z_losses);

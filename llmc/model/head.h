@@ -10,6 +10,7 @@
 #include "llmc/config/parameters.h"
 #include "llmc/kernels/classifier.h"
 #include "llmc/kernels/step_state.h"
+#include "llmc/model/fp8_head.h"
 #include "llmc/model/linear.h"
 
 // Buffers of the head, for the largest micro-batch.
@@ -24,6 +25,7 @@ struct HeadBuffers {
   Tensor norm_partials;                // (rmsnorm_backward_scratch(R, C))
   // (degree, chunk), one buffer for each buffer of logits; null without tensor parallelism.
   SoftmaxPart* parts[kExchangeSlots] = {};
+  const Fp8Head* fp8 = nullptr;  // null: all products are in the model's type
 
   // A multiple of 128, so that each chunk's rows have the alignment that products need.
   int chunk() const { return int(logits[0].rows()); }
@@ -63,6 +65,8 @@ class Head {
   void for_chunks(const Tensor& labels, F&& finish) const;
   void add_losses(double* sum, const Tensor& losses) const;
   void dgrad(const Tensor& dlogits, int first, int& scattered) const;
+  void dgrad(const Tensor& dnorm, const Tensor& dlogits) const;
+  void wgrad(const Tensor& dlogits, int first, bool add) const;
 
   const Pass& pass_;
   const Parameter norm_, head_;

@@ -185,7 +185,7 @@ Quantization Linear::quantization(const Pass& pass, Role role, int rows, const M
   if (f.scales.scale) q.scale = f.scales.scale + tensor_id;
   q.may_lack_scale = f.scales.may_lack_scale;
   q.not_finite = f.not_finite;
-  q.nonfinite_code = nonfinite_code(projection_, role);
+  q.nonfinite_code = nonfinite_code(tensor_id, role);
   return q;
 }
 

@@ -73,8 +73,15 @@ void Transformer::plan_logits(MemoryPlan& plan, size_t blocks_bytes) {
   const int slots = part_.tensor_parallel && chunk < N ? kExchangeSlots : 1;
   const int64_t ld = (part_.vocabulary.most + 63) / 64 * 64;
   const size_t of_slot = MemoryPlan::aligned(size_t(chunk) * size_t(ld) * bytes_of(settings_.dtype));
+  const size_t of_logits = size_t(slots) * of_slot;
+  const DType sums = part_.tensor_parallel ? part_.tensor_parallel->sum_type(settings_.dtype) : settings_.dtype;
+  const Fp8HeadSizes in_fp8{config_.V, int(ld), config_.C, int(chunk), bytes_of(sums), settings_.training};
+  const bool fp8 = fp8_.computes_head(settings_.training);
+  const size_t head_bytes = of_logits + (fp8 ? Fp8Head::chunk_bytes(in_fp8) : 0);
   blocks_or_logits_ = plan.add(Segment::device, "scratch", "of blocks or logits", DType::uint8,
-                               {int64_t(std::max(blocks_bytes, size_t(slots) * of_slot))});
+                               {int64_t(std::max(blocks_bytes, head_bytes))});
+  if (fp8)
+    fp8_head_.emplace(plan, *scales_, in_fp8, layout_.projections.head_id(Role::input), blocks_or_logits_, of_logits);
   for (int slot = 0; slot < slots; ++slot)
     head_buffers_.logits[slot] =
         plan.add_within(blocks_or_logits_, size_t(slot) * of_slot, "logits", settings_.dtype, {chunk, ld});
@@ -207,7 +214,8 @@ Head Transformer::make_head(const Pass& pass, GradientStore* gradients) {
                       .dnorm = scratch["dnorm"],
                       .losses = head_buffers_.losses,
                       .z_losses = head_buffers_.z_losses,
-                      .norm_partials = scratch["norm partials"]};
+                      .norm_partials = scratch["norm partials"],
+                      .fp8 = fp8_head_ ? &*fp8_head_ : nullptr};
   for (int slot = 0; slot < kExchangeSlots; ++slot)
     buffers.logits[slot] = head_buffers_.logits[slot], buffers.parts[slot] = head_buffers_.parts[slot];
   return Head(pass, norm, head, config_.tied, part_.vocabulary, buffers);

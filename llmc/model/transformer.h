@@ -114,6 +114,7 @@ class Transformer {
   Stream& stream_;
   ActivationStore activations_;
   std::optional<Fp8Scratch> fp8_scratch_;
+  std::optional<Fp8Head> fp8_head_;
   std::function<void(const ObservedProduct&)> observer_;
   TensorObserver tensor_observer_;
 

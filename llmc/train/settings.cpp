@@ -139,8 +139,11 @@ int64_t default_head_chunk(const RunSettings& s, const Options& o, const ModelCo
   const LayerProjections projections(config);
   const size_t bytes =
       block_scratch_bytes({{config, projections, s.fp8, s.dtype, tokens, tokens, tensor > 1, true}, 0});
-  const int64_t slots = tensor > 1 ? kExchangeSlots : 1;  // both are shared out by the tensor-parallel ranks
-  const int64_t fitting = int64_t(bytes / bytes_of(s.dtype)) / slots / (config.V + 64 * tensor) / 128 * 128;
+  const int64_t slots = tensor > 1 ? kExchangeSlots : 1;
+  // Of a logit, with its gradient in FP8 in both orientations. Logits are shared out by the tensor-parallel ranks, as
+  // the blocks' buffers are.
+  const int64_t of_logit = slots * int64_t(bytes_of(s.dtype)) + (s.fp8.computes_head(true) ? 2 : 0);
+  const int64_t fitting = int64_t(bytes) / of_logit / (config.V + 64 * tensor) / 128 * 128;
   const int64_t at_once = std::max(kFewest, fitting);
   const int64_t most = std::max<int64_t>(1, tokens / kFewest), fewest = tensor > 1 && tokens > kFewest ? 2 : 1;
   const int64_t chunks = std::max(fewest, std::min(most, (tokens + at_once - 1) / at_once));
@@ -177,6 +180,7 @@ void require_options_of_recipe(const Options& o) {
   if (o.fp8 == "off") {
     refuse(o.fp8_grad != defaults.fp8_grad, "fp8-grad", defaults.fp8_grad, "tensorwise or delayed");
     refuse(o.fp8_pow2_scales != defaults.fp8_pow2_scales, "fp8-pow2-scales", defaults.fp8_pow2_scales, "tensorwise");
+    refuse(o.fp8_head != defaults.fp8_head, "fp8-head", defaults.fp8_head, "tensorwise");
     refuse(o.fp8_stats != defaults.fp8_stats, "fp8-stats", std::to_string(defaults.fp8_stats), "tensorwise");
   }
   if (o.fp8 == "delayed") return;
@@ -187,7 +191,7 @@ void require_options_of_recipe(const Options& o) {
 
 void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, int data_ranks) {
   require_options_of_recipe(o);
-  s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip}, config);
+  s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip, o.fp8_head}, config);
   REQUIRE(s.fp8.on() || !o.fp8_all_gather,
           "--fp8-all-gather: --fp8 is off, so there are no FP8 weights\n  add --fp8 tensorwise or delayed");
   if (!s.fp8.on()) return;
