@@ -144,6 +144,52 @@ void check_count_not_finite(Checker& checker) {
   checker.that("reports are counted", wrong == 0, format("%d of 72 wrong", wrong));
 }
 
+// Operands with more rows and columns than the matrix are those of the matrix with zeros around it.
+void check_larger_operands(Checker& checker) {
+  const int rows = 37, columns = 136, more_rows = 64, more_columns = 264;
+  Generator generator(8);
+  const std::vector<bf16> values = random_normal<bf16>(generator, size_t(rows) * size_t(columns));
+  std::vector<bf16> padded(size_t(more_rows) * size_t(more_columns));
+  for (int r = 0; r < rows; ++r)
+    std::copy_n(&values[size_t(r) * size_t(columns)], columns, &padded[size_t(r) * size_t(more_columns)]);
+  const Array<bf16> x(checker.stream, values);
+  Reference reference(matrix_of(padded, more_rows, more_columns));
+  for (const Fp8Format format : {e4, e5})
+    for (const bool given : {false, true}) {
+      const Asked tensor = asked(format, Scaling::tensor);
+      const Case c{tensor, tensor, false, given};
+      const auto want = reference.outputs(c, false);
+      Room rowwise(checker.stream, tensor, more_rows, more_columns),
+          columnwise(checker.stream, tensor, more_columns, more_rows);
+      Array<float> amax(checker.stream, std::vector{0.0f}), scale(checker.stream, std::vector{kGiven});
+      Quantization q;
+      q.rowwise = rowwise.tensor, q.columnwise = columnwise.tensor;
+      q.amax = amax.data(), q.scale = given ? scale.data() : nullptr;
+      if (q.needs_amax()) quantize_amax(checker.stream, x.tensor({rows, columns}), q);
+      quantize(checker.stream, x.tensor({rows, columns}), q);
+      const std::string name = c.name() + ", larger than the matrix";
+      checker.same_bits(name + ", bytes", rowwise.data.download(), std::get<0>(want));
+      checker.same_bits(name + ", bytes by columns", columnwise.data.download(), std::get<2>(want));
+      checker.same_bits(name + ", scale_inv", rowwise.scale_inv.download(), std::get<1>(want));
+      checker.same_bits(name + ", scale_inv by columns", columnwise.scale_inv.download(), std::get<3>(want));
+    }
+}
+
+// The gradients of logits are at most 1.02 / labels, which this scale makes a number of the format.
+void check_logit_gradient_scale(Checker& checker) {
+  for (const Fp8Format format : {e4, e5})
+    for (const int64_t labels : {int64_t(0), int64_t(1), int64_t(3), int64_t(1237), int64_t(4096), int64_t(1) << 31}) {
+      StepState before{};
+      before.label_count = labels;
+      const Array<StepState> state(checker.stream, std::vector{before});
+      const Array<float> scale(checker.stream, size_t(1));
+      logit_gradient_scale(checker.stream, scale.data(), state.data(), format);
+      const double largest = format == e4 ? 448 : 57344, one = labels ? double(labels) : 1;
+      checker.same_bits(format == e4 ? "a scale of logits' gradients, e4m3" : "a scale of logits' gradients, e5m2",
+                        scale.download(), {float(largest / 2 * one)});
+    }
+}
+
 // Both passes raise the number that is there already, and never lower it.
 void check_raises(Checker& checker) {
   Stream& stream = checker.stream;
@@ -380,6 +426,7 @@ void check_refusals(Checker& checker) {
   refuse("no columns", "16 x 0", with(blocks), matrix(16, 0));
   refuse("nothing asked for", "neither orientation", {}, good);
   refuse("another size", "an operand of 16 x 32 of a matrix that gives 16 x 40", with(blocks), matrix(16, 40));
+  refuse("larger, with blocks", "an operand of 16 x 32 of a matrix that gives 8 x 32", with(blocks), matrix(8, 32));
   refuse("not transposed", "an operand of 32 x 16", with(blocks, true), matrix(32, 16));
   Quantization q = with(blocks);
   q.rowwise.scale_inv = nullptr;
@@ -484,6 +531,8 @@ void check(Checker& checker) {
   check_scales(checker);
   check_shapes(checker);
   if (!few_sizes()) check_hostile_numbers(checker), check_not_finite(checker), check_count_not_finite(checker);
+  check_larger_operands(checker);
+  check_logit_gradient_scale(checker);
   check_raises(checker);
   check_sources(checker);
   check_unknown_position(checker);

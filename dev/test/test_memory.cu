@@ -6,6 +6,7 @@
 struct Kind {
   const char *name, *skip = "";
   bool tied = false;
+  Fp8HeadProducts head = Fp8HeadProducts::off;
   bool whole_blocks = false;  // every product a multiple of 128: rows of passes of fewer tokens alone are padded
 };
 
@@ -24,7 +25,10 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
                         {"rowwise", "self_attn"},
                         {"rowwise-hp-wgrad", "gate,last=1"},
                         {"blockwise", "first=1,layers.2.self_attn.o"},
-                        {"blockwise", "", false, true}};
+                        {"tensorwise", "", false, Fp8HeadProducts::on},
+                        {"delayed", "", true, Fp8HeadProducts::backward},
+                        {"blockwise", "", true, Fp8HeadProducts::on},
+                        {"blockwise", "", false, Fp8HeadProducts::off, true}};
   for (const Kind& kind : kinds) {
     CAPTURE(kind.name);
     CAPTURE(kind.skip);
@@ -34,7 +38,7 @@ TEST_CASE("a training touches every planned byte and no other, and allocates not
     const TinyModel small{.tied = kind.tied}, whole{.C = 128, .NH = 4, .NKV = 2, .HD = 32, .FF = 128};
     const ModelConfig config = tiny(kind.whole_blocks ? whole : small);
     TrainerSettings settings = settings_in(kind.name, config, kind.skip);
-    settings.fp8_stats = 1;
+    settings.fp8_stats = 1, settings.fp8.head = kind.head;
     Training training(world, config, settings);
     training.use_all();
     training.require_planned(training.text());

@@ -192,6 +192,8 @@ struct Training {
   std::string text() const {
     std::string text = dtype_name(settings.dtype);
     if (settings.fp8.recipe != Fp8Recipe::off) text += std::string(", FP8 ") + recipe_name(settings.fp8.recipe);
+    if (settings.fp8.head != Fp8HeadProducts::off)
+      text += settings.fp8.head == Fp8HeadProducts::on ? ", head too" : ", backward of the head too";
     if (settings.fp8.all_gather) text += settings.fp8.precompute_scales ? " gathered" : " gathered on demand";
     const auto skipped = std::count(settings.fp8.skipped.begin(), settings.fp8.skipped.end(), true);
     if (skipped) text += format(" but %d products", int(skipped));

@@ -26,10 +26,10 @@ Touched look_at(const MemoryPlan& plan, const Arena& arena, F&& touched_elsewher
   for (Segment segment : {Segment::device, Segment::symmetric, Segment::pinned}) {
     size_t end = 0;  // of the buffer before
     const std::byte* base = arena.base(segment);
-    const auto look = [&](const MemoryPlan::Buffer& b) {
+    const auto look = [&](const MemoryPlan::Buffer& b, size_t together) {
       size_t i = 0;
-      while (i < b.bytes && !poisoned(base + b.offset + i, b.element_bytes)) i += b.element_bytes;
-      if (!touched_elsewhere(b, i == b.bytes) && i < b.bytes)
+      while (i < b.bytes && !poisoned(base + b.offset + i, std::min(together, b.bytes - i))) i += together;
+      if (!touched_elsewhere(b, i >= b.bytes) && i < b.bytes)
         touched.untouched += format("%s, %s: byte %zu of %zu\n", b.category.c_str(), b.name.c_str(), i, b.bytes);
     };
     for (const MemoryPlan::Buffer& b : plan.buffers()) {
@@ -38,8 +38,11 @@ Touched look_at(const MemoryPlan& plan, const Arena& arena, F&& touched_elsewher
       end = b.offset + b.bytes;
       bool has_parts = false;
       for (const MemoryPlan::Buffer& part : plan.parts())
-        if (part.segment == segment && part.offset >= b.offset && part.offset < end) look(part), has_parts = true;
-      if (!has_parts) look(b);
+        if (part.segment == segment && part.offset >= b.offset && part.offset < end) {
+          // Parts share memory. A byte of somebody else's numbers may be 0xff, four are a NaN.
+          look(part, std::max(part.element_bytes, sizeof(float))), has_parts = true;
+        }
+      if (!has_parts) look(b, b.element_bytes);
     }
     for (size_t i = end; i < plan.bytes(segment); ++i) touched.outside += base[i] != std::byte{0xff};
   }

@@ -150,7 +150,8 @@ Tensor maxima_of(const QuantizedTensor& operand, const Tensor& room) {
 
 void require_operand(const char* who, const QuantizedTensor& operand, int rows, int columns) {
   if (!operand) return;
-  REQUIRE(operand.rows >= rows && operand.columns >= columns,
+  const bool larger = operand.scaling == Scaling::tensor && operand.rows >= rows && operand.columns >= columns;
+  REQUIRE(larger || (operand.rows == rows && operand.columns == columns),
           "%s: an operand of %d x %d of a matrix that gives %d x %d", who, operand.rows, operand.columns, rows,
           columns);
   REQUIRE(operand.scaling == Scaling::row || !operand.one_scale,

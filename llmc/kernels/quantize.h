@@ -69,9 +69,9 @@ inline bool needs_amax(const QuantizedTensor& rowwise, const QuantizedTensor& co
 }
 
 struct Quantization {
-  // The outputs. An output with null `data` is not wanted. rowwise is (rows, columns), columnwise is its transpose. Both
-  // may have more rows or columns than the matrix, which are zeros. If the tensor has one scale, both have the same
-  // scale_inv.
+  // The outputs. An output with null `data` is not wanted. rowwise is (rows, columns), columnwise is its transpose. If
+  // the tensor has one scale, both have the same scale_inv. With Scaling::tensor they may have more rows and columns,
+  // which become zeros.
   QuantizedTensor rowwise, columnwise;
   bool power_of_two = false;
   // Largest |x|: quantize_amax raises it, and quantize computes the scale of a per-tensor operand from it.

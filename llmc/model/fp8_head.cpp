@@ -36,9 +36,9 @@ size_t Fp8Head::chunk_bytes(const Fp8HeadSizes& sizes) {
   return sum;
 }
 
-Fp8Head::Fp8Head(MemoryPlan& plan, const Fp8Scales& scales, const Fp8HeadSizes& sizes, int first_id,
+Fp8Head::Fp8Head(MemoryPlan& plan, const Fp8Settings& settings, const Fp8HeadSizes& sizes, int first_id,
                  const PlannedTensor& room, size_t offset)
-    : scales_(scales), sizes_(sizes), first_id_(first_id) {
+    : settings_(settings), sizes_(sizes), first_id_(first_id) {
   const auto factor = [&](const std::string& name) {
     return plan.add(Segment::device, "FP8 weights", name + ", factor", DType::fp32, {1});
   };
@@ -86,10 +86,10 @@ QuantizedTensor Fp8Head::weight(bool columnwise) const {
 Quantization Fp8Head::quantization(Role role, const QuantizedTensor& rowwise, const QuantizedTensor& columnwise) const {
   Quantization q;
   q.rowwise = rowwise, q.columnwise = columnwise;
-  q.power_of_two = scales_.settings().power_of_two;
+  q.power_of_two = settings_.power_of_two;
   if (role == Role::output_gradient) q.scale = scale_->as<float>();
   else q.amax = amax_->as<float>() + int(role);
-  q.not_finite = scales_.not_finite();
+  q.not_finite = not_finite_;
   q.nonfinite_code = nonfinite_code(first_id_ + int(role), role);
   return q;
 }
@@ -136,6 +136,6 @@ void Fp8Head::wgrad(const Pass& pass, const Tensor& dweight, const Tensor& x, bo
 
 void Fp8Head::multiply(const Pass& pass, const char* name, const Tensor& out, const QuantizedTensor& a,
                        const QuantizedTensor& b, bool accumulate, bool forward) const {
-  fp8_matmul(pass.stream, pass.matmul, name, out, a, b, accumulate, scales_.settings().fast_accumulation(forward),
+  fp8_matmul(pass.stream, pass.matmul, name, out, a, b, accumulate, settings_.fast_accumulation(forward),
              static_cast<std::byte*>(padded_->data));
 }

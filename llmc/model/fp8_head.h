@@ -12,7 +12,6 @@
 // Under tensor parallelism each rank quantizes its part of the vocabulary, with a scale of its own.
 #pragma once
 
-#include "llmc/memory/fp8_scales.h"
 #include "llmc/memory/fp8_scratch.h"
 #include "llmc/model/pass.h"
 
@@ -28,11 +27,13 @@ class Fp8Head {
  public:
   // The operands of a chunk take chunk_bytes() of `room`, from `offset` on, where nobody else writes while the head
   // computes. `first_id`: the first number of the head's tensors among those of FP8 (LayerProjections::head_id()).
-  Fp8Head(MemoryPlan& plan, const Fp8Scales& scales, const Fp8HeadSizes& sizes, int first_id, const PlannedTensor& room,
-          size_t offset);
+  Fp8Head(MemoryPlan& plan, const Fp8Settings& settings, const Fp8HeadSizes& sizes, int first_id,
+          const PlannedTensor& room, size_t offset);
   static size_t chunk_bytes(const Fp8HeadSizes& sizes);
+  // `not_finite` receives the reports of tensors with an infinity or NaN, as in Quantization.
+  void prepare(uint32_t* not_finite) { not_finite_ = not_finite; }
 
-  bool computes_forward() const { return scales_.settings().head == Fp8HeadProducts::on; }
+  bool computes_forward() const { return settings_.head == Fp8HeadProducts::on; }
   // Call this at the end of a forward pass. It finds the scale of x (N, C) and quantizes the weight (V, C), as far as
   // the pass or its backward needs them. A pass that goes on with a sequence has the weight of the pass before.
   void end_forward(const Pass& pass, const Tensor& weight, const Tensor& x) const;
@@ -55,7 +56,7 @@ class Fp8Head {
   QuantizedTensor dlogits(int count, bool columnwise) const;
   QuantizedTensor weight(bool columnwise) const;
 
-  const Fp8Scales& scales_;
+  const Fp8Settings& settings_;
   const Fp8HeadSizes sizes_;
   const int first_id_;
   PlannedOperand weight_rowwise_, weight_columnwise_;  // absent where no product of the run takes it
@@ -64,4 +65,5 @@ class Fp8Head {
   PlannedTensor padded_;  // of fp8_matmul()
   PlannedTensor amax_;    // (2) of x and of the weight
   PlannedTensor scale_;   // (1) of dlogits
+  uint32_t* not_finite_ = nullptr;
 };

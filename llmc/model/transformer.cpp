@@ -81,7 +81,7 @@ void Transformer::plan_logits(MemoryPlan& plan, size_t blocks_bytes) {
   blocks_or_logits_ = plan.add(Segment::device, "scratch", "of blocks or logits", DType::uint8,
                                {int64_t(std::max(blocks_bytes, head_bytes))});
   if (fp8)
-    fp8_head_.emplace(plan, *scales_, in_fp8, layout_.projections.head_id(Role::input), blocks_or_logits_, of_logits);
+    fp8_head_.emplace(plan, fp8_, in_fp8, layout_.projections.head_id(Role::input), blocks_or_logits_, of_logits);
   for (int slot = 0; slot < slots; ++slot)
     head_buffers_.logits[slot] =
         plan.add_within(blocks_or_logits_, size_t(slot) * of_slot, "logits", settings_.dtype, {chunk, ld});
@@ -134,6 +134,7 @@ int Transformer::context_heads() const {
 
 void Transformer::prepare(Matmul& matmul) {
   matmul_ = &matmul;
+  if (fp8_head_) fp8_head_->prepare(scales_->not_finite());
   const std::vector<float> table = stream_.device().executes() ? rope_table(config_.rope, config_.HD, settings_.T)
                                                                : std::vector<float>(size_t(rope_table_->size()));
   copy(stream_, rope_table_->as<float>(), table.data(), table.size());
