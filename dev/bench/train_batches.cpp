@@ -2,9 +2,9 @@
 // compares the losses.
 //
 //   train_batches make DIR SEED                          writes such a directory: see below
-//   train_batches train DIR RECIPE STEPS OUT [gather]    RECIPE: off (bf16), a recipe, or an object of it, "gradient"
-//                                                        and "margin"; gather: the ranks share the weights out
-//                                                        (ZeRO-3) and gather them in FP8
+//   train_batches train DIR RECIPE STEPS OUT [gather]    RECIPE: off (bf16), a recipe, or an object of it, "gradient",
+//                                                        "margin" and "head"; gather: the ranks share the weights
+//                                                        out (ZeRO-3) and gather them in FP8
 //
 // DIR holds config.json, model.safetensors (initial weights), recipe.json (AdamW's) and batches.safetensors: input_ids,
 // labels int32 (steps, k, B, T) of k micro-batches a step, learning_rates fp32 (steps). Of n ranks each takes k/n of a
@@ -101,6 +101,7 @@ Fp8Settings fp8_of(const std::string& recipe, const ModelConfig& config) {
   if (recipe.starts_with("{")) json = Json::parse(recipe, "RECIPE");
   Fp8Choice choice;
   choice.recipe = json.get_string("recipe"), choice.gradient = json.get_string("gradient", "auto");
+  choice.head = json.get_string("head", "off");
   Fp8Settings settings = fp8_settings(choice, config);
   settings.margin = int(json.get_int("margin", 0));
   return settings;

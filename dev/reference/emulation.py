@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from fp8 import BF16, PRODUCTS, DelayedScale, Operands, Quantization, Tensors, amax_of, product, recorded
+from fp8 import (BF16, PRODUCTS, DelayedScale, Operands, Quantization, Tensors, amax_of, head_gradient_scale, product,
+                 recorded)
 
 
 @dataclass
@@ -284,7 +285,12 @@ class Emulation:
             blocks.append(block)
         norm, rstd = self.norm(x, final)
         norm = norm.to(self.dtype)
-        logits = (norm.to(self.wide) @ head.t()).to(self.dtype)  # (N, V)
+        in_fp8 = self.settings.head if self.settings else "off"
+        products = None if in_fp8 == "off" else Operands(
+            "head", self.settings.of_head(), {"x": norm, "w": head.to(self.dtype)},
+            {"dy": head_gradient_scale(int(count))})
+        logits = (product(*products.pair("forward"), self.wide) if in_fp8 == "on" else norm.to(self.wide) @ head.t())
+        logits = logits.to(self.dtype)  # (N, V)
 
         counted = labels >= 0
         log_p = logits.to(self.wide).log_softmax(-1)
@@ -292,10 +298,15 @@ class Emulation:
         loss = -log_p.gather(1, picked)[counted].sum()
         dlogits = log_p.exp_()
         dlogits.scatter_add_(1, picked, torch.full_like(dlogits[:, :1], -1))
-        dlogits = (dlogits * (counted.to(self.wide) / count)[:, None]).to(self.dtype).to(self.wide)
+        dlogits = (dlogits * (counted.to(self.wide) / count)[:, None]).to(self.dtype)
 
-        grads: Tensors = {head_name: dlogits.t() @ norm.to(self.wide)}
-        dnorm = (dlogits @ head).to(self.dtype)
+        if products:
+            products.sources["dy"] = dlogits
+            dnorm, dhead = (product(*products.pair(direction), self.wide) for direction in ("dgrad", "wgrad"))
+        else:
+            dnorm, dhead = dlogits.to(self.wide) @ head, dlogits.to(self.wide).t() @ norm.to(self.wide)
+        dnorm = dnorm.to(self.dtype)
+        grads: Tensors = {head_name: dhead}
         dx, grads["model.norm.weight"] = self.norm_backward(dnorm, x, final, rstd)
         dresidual = dx.to(self.dtype)
         for layer in reversed(range(c.num_hidden_layers)):

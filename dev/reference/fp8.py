@@ -55,6 +55,7 @@ class Quantization:
     history: int = 1024  # delayed: steps that are remembered
     algorithm: str = "max"  # delayed: of the history, or "latest": its last entry
     margin: int = 0  # delayed: scales are 2^margin smaller
+    head: str = "off"  # the head's products in FP8: off, backward (dgrad and wgrad) or on (all)
 
     def __post_init__(self) -> None:
         by_history = self.recipe == "delayed"
@@ -67,6 +68,7 @@ class Quantization:
             (any(name.split(".")[-1] not in PRODUCTS for name in self.skip), f"skip {self.skip}: expected {PRODUCTS}"),
             (self.history < 1, f"history {self.history}: expected 1 or more"),
             (self.algorithm not in ("max", "latest"), f"algorithm {self.algorithm!r}: expected max or latest"),
+            (self.head not in ("off", "backward", "on"), f"head {self.head!r}: expected off, backward or on"),
             (not by_history and (self.history, self.algorithm, self.margin) != (1024, "max", 0),
              f"history, algorithm and margin belong to delayed, not to {self.recipe}")]
         for wrong, words in problems:
@@ -96,6 +98,10 @@ class Quantization:
         """`product` is layers.{l}.{p}."""
         skipped = product in self.skip or product.split(".")[-1] in self.skip
         return None if skipped else GROUPS[self.recipe][direction]
+
+    def of_head(self) -> "Quantization":
+        """Of the head's operands: a scale each, by their amax, but for dY's, which head_gradient_scale() gives."""
+        return Quantization("tensorwise", "e5m2", self.pow2)
 
     def format_of(self, source: str) -> torch.dtype:
         return FORMATS[self.gradient if source == "dy" else "e4m3"]
@@ -127,6 +133,11 @@ def power_of_two(scale: Tensor) -> Tensor:
 def scale_of(amax: Tensor, format: torch.dtype, pow2: bool) -> Tensor:
     scale = (MAX[format] / amax.double().clamp(min=SMALLEST_AMAX)).float()
     return power_of_two(scale) if pow2 else scale
+
+
+def head_gradient_scale(labels: int) -> Tensor:
+    """Of the gradients of the logits, which are hardly larger than 1 / labels: with a factor of 2 to spare."""
+    return torch.tensor(MAX[FORMATS["e5m2"]] / 2 * labels, dtype=torch.float64).float()
 
 
 def spread(scale: Tensor, groups: str, shape: torch.Size) -> Tensor:

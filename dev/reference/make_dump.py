@@ -129,7 +129,10 @@ SHAPES |= {
     "fp8_qwen3": replace(ODD, family="qwen3", fp8="tensorwise",
                          keys={"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0}),
     "fp8_olmo2": replace(ODD, C=48, family="olmo2", fp8="delayed",
-                         keys={"pad_token_id": 7, "eos_token_id": 2})}
+                         keys={"pad_token_id": 7, "eos_token_id": 2}),
+    "fp8_head": replace(ODD, V=150, B=2, T=53, ignored=0.2, fp8='{"recipe": "tensorwise", "head": "on"}'),
+    "fp8_head_tied": replace(ODD, C=48, V=75, tied=True, fp8='{"recipe": "blockwise", "head": "on"}'),
+    "fp8_head_backward": replace(ODD, C=48, V=96, fp8='{"recipe": "delayed", "head": "backward"}')}
 
 # Muon with both scales, on tall, wide and square matrices.
 SHAPES |= {

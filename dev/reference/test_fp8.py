@@ -24,7 +24,7 @@ import make_dump
 from check_operands import Invalid, check_folder, difference
 from compare_quantize import every_bf16, generator, hostile_tensors, random
 from fp8 import (BF16, DIRECTIONS, FORMATS, GROUPS, MAX, PRODUCTS, SMALLEST_AMAX, DelayedScale, Operand, Operands,
-                 Quantization, Tensors, amax_of, power_of_two, product, quantize, recorded, scale_of, values_of)
+                 Quantization, Tensors, amax_of, head_gradient_scale, power_of_two, product, quantize, recorded, scale_of, values_of)
 from test_reference import DUMPS, check, setting
 
 logging.disable(logging.WARNING)  # of torchao about PyTorch's newer ways
@@ -290,6 +290,26 @@ def test_model() -> None:
               f"{np.median(ratios):.2f} of PyTorch's error")
 
 
+def test_head() -> None:
+    """Against plain arithmetic: logits, and both gradients, of 3 labels."""
+    rng, labels = np.random.default_rng(3), 3
+    x, w, dy = (torch.from_numpy(rng.standard_normal(shape) * size).to(BF16)
+                for shape, size in (((19, 24), 2.0), ((37, 24), 0.05), ((19, 37), 0.2 / labels)))
+    dy[0, 0] = -1.02 / labels
+    plain = {}
+    for name, matrix, mantissa, least, largest in (("x", x, 3, -6, 448.0), ("w", w, 3, -6, 448.0), ("dy", dy, 2, -14, 57344.0)):
+        values = matrix.double().numpy()
+        scale = np.float64(np.float32(largest / 2 * labels if name == "dy" else largest / np.abs(values).max()))
+        plain[name] = plain_fp8(np.float64(np.float32(values * scale)), mantissa, least, largest) / scale
+    truth = {"forward": plain["x"] @ plain["w"].T, "dgrad": plain["dy"] @ plain["w"], "wgrad": plain["dy"].T @ plain["x"]}
+    for recipe in GROUPS:
+        settings = Quantization.of({"recipe": recipe, "head": "on", "pow2": False})
+        operands = Operands("head", settings.of_head(), {"x": x, "w": w, "dy": dy}, {"dy": head_gradient_scale(labels)})
+        error = max(np.abs(product(*operands.pair(direction), torch.float64).numpy() / truth[direction] - 1).max()
+                    for direction in DIRECTIONS)
+        check(error < 1e-5, f"{recipe}: the head's products against plain arithmetic: {error:.1e}")
+
+
 def test_micro_batches() -> None:
     """A row each: in float64 they are one batch; a delayed scale follows the largest number of all of them."""
     config, weights, batch = setting("gqa4")
@@ -506,6 +526,7 @@ def main() -> None:
     test_torchao_layer()
     test_scaled_product()
     test_model()
+    test_head()
     test_micro_batches()
     test_dumps()
     with tempfile.TemporaryDirectory() as scratch:

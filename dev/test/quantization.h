@@ -17,5 +17,6 @@ inline Fp8Settings read_quantization(const Json& json, const ModelConfig& config
         s.skipped[size_t(p.index)] = true;
   s.history = int(json.get_int("history")), s.margin = int(json.get_int("margin"));
   s.latest = json.get_string("algorithm") == "latest";
+  if (json.contains("head")) s.head = head_products_named(json.get_string("head"));
   return s;
 }
