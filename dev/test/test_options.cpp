@@ -13,6 +13,7 @@
 #include "llmc/device/known_devices.h"
 #include "llmc/run/idle_options.h"
 #include "llmc/run/model_source.h"
+#include "llmc/run/tuner.h"
 
 namespace {
 
@@ -485,4 +486,16 @@ TEST_CASE("SageMaker's configuration works as it is") {
        "expected true or false");
   says(error_of([&] { with(R"({"expert_parallel_degree": 4})"); }), "expected 1");
   says(error_of([&] { with(R"({"random_seed": 1, "seed": 2})"); }), "stands twice");
+}
+
+TEST_CASE("a long training on a GPU is told of tuned products") {
+  const Options defaults;
+  says(tuning_hint(defaults, true, 5000, false), "--tune-products on may pay");
+  CHECK(tuning_hint(defaults, true, 4999, false) == "");
+  CHECK(tuning_hint(defaults, false, 5000, false) == "");
+  CHECK(tuning_hint(defaults, true, 5000, true) == "");
+  Options tunes, tuned;
+  tunes.tune_products = true, tuned.tuning = "runs/other/tuning.json";
+  CHECK(tuning_hint(tunes, true, 5000, false) == "");
+  CHECK(tuning_hint(tuned, true, 5000, false) == "");
 }

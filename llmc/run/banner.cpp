@@ -30,6 +30,11 @@ void print_machine(Setup& setup) {
     console.warning("this build does not use the " + gpu + " of this machine: make DEVICE=cuda");
   console.item("products", describe_products(setup.tuning));
   for (const std::string& line : settings.products) console.item("", line);
+  if (setup.options.trains())
+    if (const std::string hint =
+            tuning_hint(setup.options, info.gpu, settings.stage_steps(), setup.resumed_from.has_value());
+        !hint.empty())
+      console.item("", hint);
   const AttentionChoice attention =
       choose_attention_kernel(settings.attention, info, settings.dtype, setup.model.config.HD);
   console.item("attention", format("%s: %s", attention_kernel_name(attention.kernel), attention.why.c_str()));

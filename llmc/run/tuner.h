@@ -32,6 +32,9 @@ void keep_tuning(const Tuning& tuning, const RunFolder& folder);
 
 // Describes what computes the products, for the banner.
 std::string describe_products(const Tuning& tuning);
+// Advises a long training on a GPU, whose products are not tuned, to tune them; "" to any other run. A run that goes on
+// would change its bits, so it is not advised.
+std::string tuning_hint(const Options& options, bool gpu, int64_t steps, bool resumed);
 // Says how the run computes differently from the run up to its checkpoint; "" if it does not.
 std::string changed_tuning(const Tuning& tuning, const Checkpoint& start);
 // Says that the steps do not need some of the choices: the tuning is for another batch, model or precision. "" if they
