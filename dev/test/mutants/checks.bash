@@ -102,7 +102,7 @@ checks_of() {
     llmc/model/*)
       echo "same_figures 2 $model --tensor-parallel-degree 2"
       echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 tensorwise"
-      echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 rowwise --recompute block"
+      echo "same_figures 2 $model --tensor-parallel-degree 2 --dtype bf16 --fp8 rowwise --fp8-head on --recompute block"
       echo 'ranks 2 $build/test/meshes llama llama-tied olmo2'
       return
       ;;
