@@ -106,7 +106,7 @@ def way(code, at, first, ends):
 
 def main_loop(code, has, products=0):
     """The instructions of one turn of the loop that does the work: of those that hold what `has` says (letters of `mark`) the
-    smallest with at least half of the most work; without letters all of the kernel. `products`: see `unrolled`."""
+    smallest with at least a third of the most work; without letters all of the kernel. `products`: see `unrolled`."""
     at = {i.address: k for k, i in enumerate(code)}
     loops = sorted((k - at[i.target()], at[i.target()], [k]) for k, i in enumerate(code) if at.get(i.target(), k) < k)
     if not has:
@@ -116,7 +116,7 @@ def main_loop(code, has, products=0):
     work = [sum(works(code[k]) for k in path) for path in paths]
     if not any(work):
         sys.exit(f"FAIL: no loop with {has}")
-    return [code[k] for k in unrolled(next(p for p, w in zip(paths, work) if 2 * w >= max(work)), code, at, products)]
+    return [code[k] for k in unrolled(next(p for p, w in zip(paths, work) if 3 * w >= max(work)), code, at, products)]
 
 
 def unrolled(path, code, at, products):

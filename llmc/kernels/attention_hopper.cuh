@@ -9,7 +9,13 @@
 // The block's own rows stay in shared-memory tiles of q, k, v or dout. When the gemms of a consumer are done, its
 // epilogue writes the result over its own rows there, and TMA stores them as boxes. TMA fills the part of a box beyond
 // the tensor with zeros on loads and does not write it on stores, so rows beyond the last need no special case.
+//
+// Forward and dq are persistent: a block computes one m_block after another, so that the next one's loads and first
+// gemms do not wait for a new block. There are at most four blocks for each multiprocessor, and more than one because
+// NCCL may hold some multiprocessors when the kernel begins: a kernel with one block each would wait for those.
 #pragma once
+
+#include <algorithm>
 
 #include "llmc/device/tensor_core.cuh"
 #include "llmc/device/tma.cuh"
@@ -64,6 +70,21 @@ struct KeyBlocks {
     return {all.first, all.last < all.first ? 0 : (all.last - all.first) / kBlockN + 1};
   }
 };
+
+// Calls body(coord, key_blocks) for each m_block that this block computes. m_block_coord puts those with most keys
+// first. The blocks take them in order, then in reverse order, and so on, so that all blocks get nearly the same number
+// of n_blocks (without documents).
+template <int kBlockM, int kBlockN, class Body>
+__device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_blocks, const Body& body) {
+  const int all = m_blocks * shape.NH * shape.B, blocks = gridDim.x, block = blockIdx.x;
+#pragma unroll 1
+  for (int first = 0, reverse = 0; first < all; first += blocks, reverse ^= 1) {
+    const int index = first + (reverse ? blocks - 1 - block : block);
+    if (index >= all) continue;
+    const MBlockCoord coord = m_block_coord(shape, index, m_blocks, kBlockM);
+    body(coord, KeyBlocks::of<kBlockN>(shape, coord, kBlockM));
+  }
+}
 
 // ---------------------------------------------------------------------------------------------- loads
 
@@ -186,6 +207,12 @@ inline TensorMap map_of_rows(Device& device, const Tensor& tensor, int rows, con
   const int64_t apart[] = {tensor.shape[3], tensor.stride[1], tensor.stride[0]};
   for (int i = 0; i < 3; ++i) view.strides[i] = apart[i] * int64_t(sizeof(bf16));
   return tensor_map(device, view, who);
+}
+
+// Returns the number of blocks of a persistent kernel with that many m_blocks.
+inline unsigned persistent_blocks(const Device& device, unsigned m_blocks) {
+  constexpr unsigned kMaxBlocksPerMultiprocessor = 4;
+  return std::min(m_blocks, kMaxBlocksPerMultiprocessor * unsigned(device.info().multiprocessors));
 }
 
 // Returns false in a GPU build whose ARCH does not include 90a, otherwise true.

@@ -12,12 +12,13 @@
 //   roles       warpgroup 0 is the producer (24 registers a thread); two consumers have 64 queries each (240)
 //   registers   per thread, head size 128: 64 of acc_dq, 32 scores, 32 of dp, 16 of ds (pairs of bf16); head size 64:
 //               32, 64, 64, 32
-//   stages      three of k, because two are in use at once; two of v; q and dout are loaded once
-//   waits       a consumer waits for q and dout and for a stage's bytes; the producer waits for an empty stage
+//   stages      three of k, because two are in use at once; two of v, and of q with dout
+//   waits       a consumer waits for a stage's bytes; the producer waits for an empty stage
 //   limits      the tensor cores and the bandwidth of shared memory: each consumer reads its own q and dout for each
 //               n_block
 //
-// A consumer starts with the last n_block, which needs a mask. In each step it starts S = Q Kᵀ and dP = dO Vᵀ of the
+// The kernel is persistent. A consumer starts with the last n_block, which needs a mask, and computes rowsum_dO_O while
+// its first two gemms run. In each step it starts S = Q Kᵀ and dP = dO Vᵀ of the
 // next n_block, then dQ += dS K of the previous one. It computes the exponentials while the other gemms run.
 #include "llmc/kernels/attention_hopper.cuh"
 
@@ -28,36 +29,47 @@ namespace {
 template <int kHD>
 struct SharedStorage {
   static constexpr int kConsumers = 2, kBlockM = kConsumers * kWarpgroupRows, kBlockN = kHD == 64 ? 128 : 64;
-  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads, kKeyStages = 3, kValueStages = 2;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads;
+  static constexpr int kRowStages = 2, kKeyStages = 3, kValueStages = 2;
   static constexpr int kProducerRegisters = 24, kRegisters = 240;
-  using Rows = WgmmaTile<kBlockM, kHD>;
+  struct Rows {
+    WgmmaTile<kBlockM, kHD> q, dout;
+  };
   using Keys = WgmmaTile<kBlockN, kHD>;
-  Rows q, dout;
+  Stage<Rows> rows[kRowStages];
   Stage<Keys> k[kKeyStages], v[kValueStages];
-  Mbarrier rows_full;
-  float lse_log2[kBlockM], rowsum_dO_O[kBlockM];  // lse_log2: lse * log2(e)
+  float lse_log2[kBlockM], rowsum_dO_O[kBlockM];  // of this m_block; lse_log2: lse * log2(e)
 };
 static_assert(sizeof(SharedStorage<128>) <= 227 << 10 && sizeof(SharedStorage<64>) <= 227 << 10);
 
 constexpr int kConsumerBarrier = 1;  // named barriers 1 and 2, one for each consumer
 
-// The producer thread loads q and dout, then k and v of the n_blocks in the order in which consumers use them.
+// A warpgroup's position in each ring of stages.
 template <int kHD>
-__device__ __forceinline__ void produce(SharedStorage<kHD>& shared, const TensorMap& q, const TensorMap& dout,
-                                        const TensorMap& k, const TensorMap& v, const MBlockCoord& coord, int kv_head,
-                                        const KeyBlocks& key_blocks) {
-  using Shared = SharedStorage<kHD>;
-  mbarrier_arrive_expect_tx(shared.rows_full, sizeof(shared.q) + sizeof(shared.dout));
-  load_rows(shared.q, q, shared.rows_full, coord.head, coord.t0, coord.b);
-  load_rows(shared.dout, dout, shared.rows_full, coord.head, coord.t0, coord.b);
-  PipelineState<Shared::kKeyStages> keys;
-  PipelineState<Shared::kValueStages> values;
+struct Rings {
+  PipelineState<SharedStorage<kHD>::kRowStages> rows;
+  PipelineState<SharedStorage<kHD>::kKeyStages> keys;
+  PipelineState<SharedStorage<kHD>::kValueStages> values;
+};
+
+// The producer thread loads the q and dout of an m_block, then k and v of its n_blocks in the order in which consumers
+// use them.
+template <int kHD>
+__device__ __forceinline__ void produce(SharedStorage<kHD>& shared, Rings<kHD>& ring, const TensorMap& q,
+                                        const TensorMap& dout, const TensorMap& k, const TensorMap& v,
+                                        const MBlockCoord& coord, int kv_head, const KeyBlocks& key_blocks) {
+  auto& rows = shared.rows[ring.rows.slot];
+  mbarrier_wait(rows.empty, ring.rows.parity ^ 1);
+  mbarrier_arrive_expect_tx(rows.full, sizeof(rows.tile));
+  load_rows(rows.tile.q, q, rows.full, coord.head, coord.t0, coord.b);
+  load_rows(rows.tile.dout, dout, rows.full, coord.head, coord.t0, coord.b);
+  ring.rows.advance();
   for (int n_block = key_blocks.count - 1; n_block >= 0; --n_block) {
-    const int key0 = key_blocks.first_key + n_block * Shared::kBlockN;
-    load_stage(shared.k[keys.slot], k, keys.parity, kv_head, key0, coord.b);
-    load_stage(shared.v[values.slot], v, values.parity, kv_head, key0, coord.b);
-    keys.advance();
-    values.advance();
+    const int key0 = key_blocks.first_key + n_block * SharedStorage<kHD>::kBlockN;
+    load_stage(shared.k[ring.keys.slot], k, ring.keys.parity, kv_head, key0, coord.b);
+    load_stage(shared.v[ring.values.slot], v, ring.values.parity, kv_head, key0, coord.b);
+    ring.keys.advance();
+    ring.values.advance();
   }
 }
 
@@ -78,42 +90,33 @@ __device__ __forceinline__ void prepare_rows(SharedStorage<kHD>& shared, float* 
                                                               threadIdx.x % kWarpgroupThreads, store);
 }
 
-// A consumer's 64 queries: rowsum_dO_O, gemms and epilogue.
+// A consumer's 64 queries of an m_block: rowsum_dO_O, gemms and epilogue. At the end TMA still stores the results from
+// the stage of q. `stored` is the `empty` barrier of the stage from which the m_block before was stored: this one
+// releases it.
 template <int kHD>
-__device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const TensorMap& dq_map, bf16* dq,
-                                        float* rowsum_dO_O, const bf16* dout, const bf16* out, const float* lse,
-                                        const AttentionShape& shape, float softmax_scale, const MBlockCoord& coord,
-                                        int consumer, const KeyBlocks& key_blocks, bool accumulate) {
+__device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& ring, Mbarrier* stored,
+                                        const TensorMap& dq_map, bf16* dq, float* rowsum_dO_O, const bf16* dout,
+                                        const bf16* out, const float* lse, const AttentionShape& shape,
+                                        float softmax_scale, const MBlockCoord& coord, int consumer,
+                                        const KeyBlocks& key_blocks, bool accumulate) {
   using Shared = SharedStorage<kHD>;
+  auto& block_rows = shared.rows[ring.rows.slot];
   constexpr int kBlockN = Shared::kBlockN;
   const int row0 = consumer * kWarpgroupRows, t0 = coord.t0 + row0;
-  prepare_rows(shared, rowsum_dO_O, dout, out, lse, shape, coord, row0);
-  named_barrier_sync(kConsumerBarrier + consumer, kWarpgroupThreads);
-  KeyRange rows[2];
-  float lse_log2[2], rowsum_of_row[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = row_in_warpgroup(half);
-    rows[half] = keys_of_query_or_last(shape, coord.b, t0 + row);
-    lse_log2[half] = shared.lse_log2[row0 + row];
-    rowsum_of_row[half] = shared.rowsum_dO_O[row0 + row];
-  }
-  const KeyRange seen_by_all = keys_of_warp<1>(shape, coord.b, t0 + warp_number() % 4 * 16).all;
-
   float acc_dq[kHD / 2] = {}, s[kBlockN / 2] = {}, dp[kBlockN / 2] = {};
   uint32_t ds[kBlockN / 16][4];
-  PipelineState<Shared::kKeyStages> keys, last_keys;
-  PipelineState<Shared::kValueStages> values;
+  auto &keys = ring.keys, last_keys = ring.keys;
+  auto& values = ring.values;
   const auto start_s_and_dp = [&] {
     mbarrier_wait(shared.k[keys.slot].full, keys.parity);
     warpgroup_fence_operand(s);
     warpgroup_fence_operand(dp);
     wgmma_fence();
-    gemm(s, shared.q, row0, shared.k[keys.slot].tile);
+    gemm(s, block_rows.tile.q, row0, shared.k[keys.slot].tile);
     wgmma_commit_group();
     mbarrier_wait(shared.v[values.slot].full, values.parity);
     wgmma_fence();
-    gemm(dp, shared.dout, row0, shared.v[values.slot].tile);
+    gemm(dp, block_rows.tile.dout, row0, shared.v[values.slot].tile);
     wgmma_commit_group();
     keys.advance();
   };
@@ -127,6 +130,24 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const Tensor
     warpgroup_fence_operand(acc_dq);
     if (elect_one()) mbarrier_arrive(shared.k[last_keys.slot].empty);
     last_keys.advance();
+  };
+  KeyRange rows[2], seen_by_all{};
+  float lse_log2[2], rowsum_of_row[2];
+  const auto prepare = [&] {
+    if (stored && threadIdx.x % kWarpgroupThreads == 0) {
+      tma_store_wait_group_read();
+      mbarrier_arrive(*stored);
+    }
+    prepare_rows(shared, rowsum_dO_O, dout, out, lse, shape, coord, row0);
+    named_barrier_sync(kConsumerBarrier + consumer, kWarpgroupThreads);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_in_warpgroup(half);
+      rows[half] = keys_of_query_or_last(shape, coord.b, t0 + row);
+      lse_log2[half] = shared.lse_log2[row0 + row];
+      rowsum_of_row[half] = shared.rowsum_dO_O[row0 + row];
+    }
+    seen_by_all = keys_of_warp<1>(shape, coord.b, t0 + warp_number() % 4 * 16).all;
   };
   // compute_p replaces the scores in s by p. compute_ds replaces dp by ds.
   const auto compute_p = [&](int n_block) {
@@ -143,9 +164,12 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const Tensor
 #pragma unroll
     for (int i = 0; i < kBlockN / 2; ++i) dp[i] = s[i] * (dp[i] - rowsum_of_row[i / 2 % 2]);
   };
+  mbarrier_wait(block_rows.full, ring.rows.parity);
+  ring.rows.advance();
+  if (key_blocks.count == 0) prepare();
   if (key_blocks.count > 0) {
-    mbarrier_wait(shared.rows_full, 0);
     start_s_and_dp();
+    prepare();
     wgmma_wait_group<1>();
     compute_p(key_blocks.count - 1);
     wgmma_wait_group<0>();
@@ -167,13 +191,12 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const Tensor
   if (key_blocks.count > 0) {
     start_dq();
     wgmma_wait_group<0>();
-    warpgroup_fence_operand(acc_dq);
+    release_k();
   }
   const float factor[2] = {softmax_scale, softmax_scale};
   scale_and_accumulate<kHD>(acc_dq, factor, HeadRows<bf16>(dq, shape.q, coord.b, coord.head, 1, kHD), t0, shape.Tq,
                             accumulate);
-  store_rows<kHD>(dq_map, coord.head, t0, coord.b, acc_dq, shared.q, row0, kConsumerBarrier + consumer);
-  tma_store_wait_group_read();
+  store_rows<kHD>(dq_map, coord.head, t0, coord.b, acc_dq, block_rows.tile.q, row0, kConsumerBarrier + consumer);
 }
 
 template <int kHD>
@@ -186,25 +209,34 @@ __global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
                                float softmax_scale, int m_blocks, bool accumulate) {
   using Shared = SharedStorage<kHD>;
   Shared& shared = shared_memory<Shared>();
-  const MBlockCoord coord = m_block_coord(shape, blockIdx.x, m_blocks, Shared::kBlockM);
-  const KeyBlocks key_blocks = KeyBlocks::of<Shared::kBlockN>(shape, coord, Shared::kBlockM);
   const int warpgroup = warpgroup_number();
   if (threadIdx.x == 0) {
     prefetch_tensor_maps(q, dout_map, k, v, dq_map);
-    mbarrier_init(shared.rows_full, 1);
+    initialize_ring(shared.rows, Shared::kConsumers);
     initialize_ring(shared.k, 4 * Shared::kConsumers);
     initialize_ring(shared.v, 4 * Shared::kConsumers);
     fence_mbarrier_init();
   }
   __syncthreads();
+  Rings<kHD> ring;
   if (warpgroup == 0) {
     setmaxnreg_dec<Shared::kProducerRegisters>();
-    if (threadIdx.x == 0 && key_blocks.count > 0)
-      produce(shared, q, dout_map, k, v, coord, coord.head / (shape.NH / shape.NKV), key_blocks);
+    if (threadIdx.x != 0) return;
+    for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
+        shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
+          produce(shared, ring, q, dout_map, k, v, coord, coord.head / (shape.NH / shape.NKV), key_blocks);
+        });
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
-    consume(shared, dq_map, dq, rowsum_dO_O, dout, out, lse, shape, softmax_scale, coord, warpgroup - 1, key_blocks,
-            accumulate);
+    Mbarrier* stored = nullptr;
+    for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
+        shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
+          Mbarrier* const own = &shared.rows[ring.rows.slot].empty;
+          consume(shared, ring, stored, dq_map, dq, rowsum_dO_O, dout, out, lse, shape, softmax_scale, coord,
+                  warpgroup - 1, key_blocks, accumulate);
+          stored = own;
+        });
+    tma_store_wait_group_read();
   }
 }
 
@@ -221,8 +253,8 @@ void hopper_attention_dq(Stream& stream, const AttentionCall& call) {
     Device& device = stream.device();
     const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
     launch<attention_hopper_dq_kernel<kHD>>(
-        dq_work(stream, who, RateClass::attention_hopper_backward, call), m_blocks * unsigned(s.NH * s.B),
-        Shared::kThreads, sizeof(Shared), map_of_rows(device, call.dq, kWarpgroupRows, who),
+        dq_work(stream, who, RateClass::attention_hopper_backward, call),
+        persistent_blocks(device, m_blocks * unsigned(s.NH * s.B)), Shared::kThreads, sizeof(Shared), map_of_rows(device, call.dq, kWarpgroupRows, who),
         map_of_rows(device, call.q, Shared::kBlockM, who), map_of_rows(device, call.dout, Shared::kBlockM, who),
         map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
         call.dq.as<bf16>(), call.rowsum_dO_O.as<float>(), call.dout.as<bf16>(), call.out.as<bf16>(),

@@ -13,10 +13,8 @@
 //   waits       a consumer waits for a stage's bytes and for its turn; the producer waits for an empty stage
 //   limits      the tensor cores; at head size 64 the exponentials as much
 //
-// The kernel is persistent: it has at most four blocks for each multiprocessor, and a block computes one m_block after
-// another. The producer loads the next m_block's q, k and v while the consumers compute this one's last n_blocks. There
-// is more than one block for each multiprocessor because NCCL may hold some of them when the kernel begins: a kernel
-// with one block each would wait for those.
+// The kernel is persistent (attention_hopper.cuh): the producer loads the next m_block's q, k and v while the consumers
+// compute this one's last n_blocks.
 //
 // A consumer starts with the last n_block, which needs a mask. In each step it starts S = Q Kᵀ of the next n_block,
 // then O += P V of the previous one. Consumers take turns at starting gemms, as in FlashAttention-3's ping-pong: while
@@ -24,8 +22,6 @@
 // 128 a consumer computes its exponentials while its own P V runs. At head size 64, with three consumers, the compiler
 // waits for P V first and rescales acc_o between the exponentials, which is faster (dev/bench/kernel_budget). All
 // exponentials are ex2 instructions; polynomials on the fp32 units would be slower here.
-#include <algorithm>
-
 #include "llmc/kernels/attention_hopper.cuh"
 
 // ---------------------------------------------------------------------------------------------- kernels
@@ -45,25 +41,9 @@ struct SharedStorage {
 };
 static_assert(sizeof(SharedStorage<128>) <= 227 << 10 && sizeof(SharedStorage<64>) <= 227 << 10);
 
-constexpr unsigned kMaxBlocksPerMultiprocessor = 4;
 // Named barriers: the turn of each consumer (1 … 3), and the epilogue of each (4 … 6).
 constexpr int kTurn = 1, kEpilogueBarrier = 4;
 constexpr int kTurnThreads = 2 * kWarpgroupThreads;  // of the consumer before, which arrives, and of the one that waits
-
-// Calls body(coord, key_blocks) for each m_block that this block computes. m_block_coord puts those with most keys
-// first. The blocks take them in order, then in reverse order, and so on, so that all blocks get nearly the same number
-// of n_blocks (without documents).
-template <int kBlockM, int kBlockN, class Body>
-__device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_blocks, const Body& body) {
-  const int all = m_blocks * shape.NH * shape.B, blocks = gridDim.x, block = blockIdx.x;
-#pragma unroll 1
-  for (int first = 0, reverse = 0; first < all; first += blocks, reverse ^= 1) {
-    const int index = first + (reverse ? blocks - 1 - block : block);
-    if (index >= all) continue;
-    const MBlockCoord coord = m_block_coord(shape, index, m_blocks, kBlockM);
-    body(coord, KeyBlocks::of<kBlockN>(shape, coord, kBlockM));
-  }
-}
 
 // A warpgroup's position in each ring of stages.
 template <int kHD>
@@ -283,10 +263,9 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
     using Shared = SharedStorage<kHD>;
     Device& device = stream.device();
     const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
-    const unsigned most = kMaxBlocksPerMultiprocessor * unsigned(device.info().multiprocessors);
-    const unsigned blocks = std::min(m_blocks * unsigned(s.NH * s.B), most);
     launch<attention_hopper_forward_kernel<kHD>>(
-        forward_work(stream, who, RateClass::attention_hopper_forward, call), blocks, Shared::kThreads, sizeof(Shared),
+        forward_work(stream, who, RateClass::attention_hopper_forward, call),
+        persistent_blocks(device, m_blocks * unsigned(s.NH * s.B)), Shared::kThreads, sizeof(Shared),
         map_of_rows(device, call.out, kWarpgroupRows, who), map_of_rows(device, call.q, Shared::kBlockM, who),
         map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
         call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), call.amax);
