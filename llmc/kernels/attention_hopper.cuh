@@ -115,12 +115,34 @@ __device__ __forceinline__ void gemm(float (&d)[kN / 2], const WgmmaTile<kRows, 
   for (int k = 0; k < kHD; k += 16) wgmma<kN>(d, a.k_major(row0, k), b.k_major(0, k), k > 0);
 }
 
+// The same with A in registers, as load_operand_a leaves it.
+template <int kHD, int kN>
+__device__ __forceinline__ void gemm(float (&d)[kN / 2], const uint32_t (&a)[kHD / 16][4],
+                                     const WgmmaTile<kN, kHD>& b) {
+#pragma unroll
+  for (int k = 0; k < kHD / 16; ++k) wgmma<kN>(d, a[k], b.k_major(0, 16 * k), k > 0);
+}
+
 // Starts d += A·B, with A in registers. A has one column for each row of `b`, so K is the rows of `b`: MN-major.
 template <int kHD, int kRows>
 __device__ __forceinline__ void gemm_rs(float (&d)[kHD / 2], const uint32_t (&a)[kRows / 16][4],
                                         const WgmmaTile<kRows, kHD>& b) {
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) wgmma<kHD, Major::mn>(d, a[k], b.mn_major(16 * k), true);
+}
+
+// Loads 64 rows of `from`, from row0 on, as operand A of gemms whose K is the head size.
+template <int kHD, int kRows>
+__device__ __forceinline__ void load_operand_a(uint32_t (&a)[kHD / 16][4], const WgmmaTile<kRows, kHD>& from,
+                                               int row0) {
+#pragma unroll
+  for (int i = 0; i < kHD / 4; ++i) {
+    const int row = row0 + row_in_warpgroup(i % 2), column = column_in_warpgroup(i / 2, 0),
+              chunk = column % 64 / 8 ^ (row & 7);
+    memcpy(&a[i / 4][i % 4], &from.panel[column / 64][row][chunk * 8 + column % 8], sizeof(uint32_t));
+  }
+#pragma unroll
+  for (int k = 0; k < kHD / 16; ++k) warpgroup_fence_operand(a[k]);
 }
 
 // Rounds an accumulator to bf16, as operand A of the next gemm. The fence makes sure that A is in its registers when

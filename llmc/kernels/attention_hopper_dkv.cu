@@ -13,12 +13,12 @@
 //   roles       warpgroup 0 is the producer (24 registers a thread): one thread loads tiles, 64 others load lse,
 //               rowsum_dO_O and the range of keys that each query sees; two consumers have 64 keys each (240)
 //   registers   per thread, head size 128: 64 of acc_dk, 64 of acc_dv, 32 scores, 32 of dp, 16 of p or ds (pairs of
-//               bf16)
+//               bf16); head size 64: 32, 32, 32, 32, 16, and 16 each of k and v
 //   stages      three of q and three of dout; k and v are loaded once
 //   waits       a consumer waits for k and v, for a stage's bytes, and for lse, rowsum_dO_O and key ranges; the
 //               producer waits for an empty stage
-//   limits      the tensor cores and the bandwidth of shared memory: the gemms of S and dP have 64 columns and both
-//               operands in shared memory
+//   limits      the tensor cores; at head size 128 the bandwidth of shared memory, too, because the gemms of S and dP
+//               have 64 columns and both operands there. At head size 64 there is room for k and v in registers
 //
 // In each step a consumer starts Sᵀ = K Qᵀ of the next m_block and dK += dSᵀ Q of the previous one, and computes the
 // exponentials while dK runs. Then it starts dPᵀ = V dOᵀ and dV += Pᵀ dO, and computes ds while dV runs. p and ds share
@@ -44,6 +44,7 @@ struct SharedStorage {
   static constexpr int kConsumers = 2, kBlockN = kConsumers * kWarpgroupRows, kBlockM = 64, kStages = 3;
   static constexpr int kThreads = (1 + kConsumers) * kWarpgroupThreads;
   static constexpr int kProducerRegisters = 24, kRegisters = 240;
+  static constexpr bool kKeysInRegisters = kHD == 64;
   using Queries = WgmmaTile<kBlockM, kHD>;
   using Keys = WgmmaTile<kBlockN, kHD>;
   Keys k, v;
@@ -187,19 +188,22 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const Tensor
   const int row0 = consumer * kWarpgroupRows;
   float acc_dk[kHD / 2] = {}, acc_dv[kHD / 2] = {}, s[kBlockM / 2] = {}, dp[kBlockM / 2] = {};
   uint32_t p_or_ds[kBlockM / 16][4];
+  uint32_t k[Shared::kKeysInRegisters ? kHD / 16 : 1][4], v[Shared::kKeysInRegisters ? kHD / 16 : 1][4];
   PipelineState<Shared::kStages> stage, last_stage;  // of the current m_block and of the one before
   const auto start_s = [&] {
     mbarrier_wait(shared.q[stage.slot].full, stage.parity);
     warpgroup_fence_operand(s);
     wgmma_fence();
-    gemm(s, shared.k, row0, shared.q[stage.slot].tile);
+    if constexpr (Shared::kKeysInRegisters) gemm(s, k, shared.q[stage.slot].tile);
+    else gemm(s, shared.k, row0, shared.q[stage.slot].tile);
     wgmma_commit_group();
   };
   const auto start_dp = [&] {
     mbarrier_wait(shared.dout[stage.slot].full, stage.parity);
     warpgroup_fence_operand(dp);
     wgmma_fence();
-    gemm(dp, shared.v, row0, shared.dout[stage.slot].tile);
+    if constexpr (Shared::kKeysInRegisters) gemm(dp, v, shared.dout[stage.slot].tile);
+    else gemm(dp, shared.v, row0, shared.dout[stage.slot].tile);
     wgmma_commit_group();
   };
   const auto start_dk = [&] {
@@ -235,6 +239,7 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, const Tensor
   };
   if (query_blocks.count > 0) {
     mbarrier_wait(shared.keys_full, 0);
+    if constexpr (Shared::kKeysInRegisters) load_operand_a(k, shared.k, row0), load_operand_a(v, shared.v, row0);
     start_s();
     wgmma_wait_group<0>();
     wait_and_compute_p();
