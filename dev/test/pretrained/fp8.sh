@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Covers: FP8 on a model that has learnt something, SmolLM2-135M: 20 steps of fine-tuning in bf16 and in each recipe cost at
-# most so much more loss than fp32
+# Covers: FP8 on a model that has learnt something, SmolLM2-135M: 20 steps of fine-tuning in bf16, in each recipe and with the
+# head in FP8 cost at most so much more loss than fp32
 # Timeout: 1800
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
@@ -32,6 +32,10 @@ check "bf16 costs next to nothing" costs bf16 0.8
 for recipe in tensorwise delayed rowwise rowwise-hp-wgrad blockwise; do
   quietly "$train" "${options[@]}" --fp8 $recipe --out "$scratch/$recipe"
   check "the loss that $recipe costs" costs $recipe 3
+done
+for head in backward on; do
+  quietly "$train" "${options[@]}" --fp8 tensorwise --fp8-head $head --out "$scratch/head-$head"
+  check "the loss that --fp8-head $head costs" costs head-$head 3
 done
 check "a run that lost more would be noticed" eval '! costs blockwise 0.05'
 echo "$checks checks passed"
