@@ -38,6 +38,8 @@ constexpr double kWait = 100;  // clocks of a wait: for a product's end, another
 
 constexpr double kNear = 0.15;  // of a public rate
 
+constexpr int kGroup = 4;  // query heads that share keys and values
+
 struct Launch {
   int T;                  // tokens of a sequence
   int tokens = 16384;     // of all sequences
@@ -68,6 +70,7 @@ struct Kernel {
   double kept;     // bytes that a block loads at its start and writes at its end
   bool mma_sync = false;
   int group = 1;            // query heads that a block walks
+  int packed = 1;           // query heads whose rows share a tile
   bool persistent = false;  // a block computes one range after another, and the next one's loads are under way
   double simulated = 0;     // clocks of a tile, by its machine code (kernel_budget.tsv); 0: by this model
 };
@@ -103,8 +106,7 @@ double ends_clocks(const Kernel& k, const Tile& tile) {
 
 // The clocks of a block that has one range.
 double block_clocks(const Kernel& k, const Tile& tile, int T, int block) {
-  const int first = block * (k.by_keys ? k.keys : k.queries);
-  const int end = std::min(T, first + (k.by_keys ? k.keys : k.queries));
+  const int rows = k.by_keys ? k.keys : k.queries / k.packed, first = block * rows, end = std::min(T, first + rows);
   int tiles, masked = 0;
   if (k.by_keys) {
     tiles = tiles_of(T, k.queries) - first / k.queries;
@@ -133,8 +135,8 @@ std::vector<double> dealt(const std::vector<double>& ranges, double ends) {
 double seconds(const Kernel& k, const Launch& launch) {
   const Tile tile = tile_of(k);
   std::vector<double> blocks;
-  const int heads = launch.hidden / k.HD / k.group * (launch.tokens / launch.T);
-  for (int b = 0; b < tiles_of(launch.T, k.by_keys ? k.keys : k.queries); b++)
+  const int heads = launch.hidden / k.HD / k.group / k.packed * (launch.tokens / launch.T);
+  for (int b = 0; b < tiles_of(launch.T, k.by_keys ? k.keys : k.queries / k.packed); b++)
     blocks.insert(blocks.end(), size_t(heads), block_clocks(k, tile, launch.T, b));
   std::sort(blocks.begin(), blocks.end(), std::greater<>());
   if (k.persistent) blocks = dealt(blocks, ends_clocks(k, tile));
@@ -172,6 +174,11 @@ Kernel forward(const std::string& name, int HD) {
 
 Kernel persistent(Kernel kernel) {
   kernel.persistent = true;
+  return kernel;
+}
+
+Kernel packed(Kernel kernel) {
+  kernel.packed = kGroup;
   return kernel;
 }
 
@@ -215,8 +222,6 @@ Kernel mma_forward(int HD) {
           .kept = 4.0 * M * HD,
           .mma_sync = true};
 }
-
-constexpr int kGroup = 4;  // query heads that share keys and values
 
 // Ours: two kernels that compute S and dP twice and add nothing outside a block.
 Kernel dq_kernel(int HD, int keys) {
@@ -354,7 +359,8 @@ void compare_with_measured() {
   Ratios model, machine_code;
   for (const Measured& m : kMeasured) {
     const Launch launch{m.T, m.B * m.T, 32 * m.HD, kHighestClock};
-    // The H200 measured a dq with a block for each range of queries, and a dkv with K and V in shared memory.
+    // The H200 measured tiles of one head each, a dq with a block for each range of queries, and a dkv with K and V in
+    // shared memory.
     const Kernel forward = persistent(::forward("forward", m.HD)), dq = dq_kernel(m.HD, m.HD == 64 ? 128 : 64),
                  dkv = dkv_kernel(m.HD, false), dkv_now = dkv_kernel(m.HD, m.HD == 64);
     const auto rate = [&](const Kernels& kernels, double products) {
@@ -371,11 +377,12 @@ void compare_with_measured() {
     const Kernel dq_by_code = by_machine_code(dq, "dq"), dkv_now_by_code = by_machine_code(dkv_now, "dkv");
     Kernel dkv_by_code = dkv_now_by_code;
     if (m.HD == 64) dkv_by_code.simulated = kSimulatedDkv64;
-    print("forward", {forward}, {by_machine_code(forward, "forward")}, 2, m.forward);
-    printf("\n");
+    const Kernel forward_by_code = by_machine_code(forward, "forward");
+    print("forward", {forward}, {forward_by_code}, 2, m.forward);
+    printf("   since then: %.0f, %.0f\n", rate({packed(forward)}, 2), rate({packed(forward_by_code)}, 2));
     print("backward", {dq, dkv}, {dq_by_code, dkv_by_code}, 5, m.backward);
-    printf("   since then: %.0f, %.0f\n", rate({persistent(dq), dkv_now}, 5),
-           rate({persistent(dq_by_code), dkv_now_by_code}, 5));
+    printf("   since then: %.0f, %.0f\n", rate({packed(persistent(dq)), dkv_now}, 5),
+           rate({packed(persistent(dq_by_code)), dkv_now_by_code}, 5));
   }
   model.print("predicted");
   machine_code.print("machine code");

@@ -75,6 +75,8 @@ __device__ static __forceinline__ int lane_of_warp() { return threadIdx.x % 32; 
 // An m_block of one head of one sequence; t0 is its first query.
 struct MBlockCoord {
   int head, b, t0;
+  __device__ __forceinline__ int query(int row) const { return t0 + row; }
+  __device__ __forceinline__ int head_of(int) const { return head; }
 };
 // Returns the m_block number `index` of all m_blocks of all heads and sequences. The last queries of a sequence see the
 // most keys, so the last m_blocks come first. A head has `m_blocks`, of kBlockM queries each.
@@ -178,23 +180,24 @@ struct HeadRows {
 // and calls store(row, t, sum) once for each row; t is its query. A row beyond the last query has t >= Tq and the last
 // query's sum. kThreads threads call, whole warps; `thread` numbers them. A thread reads 8 columns of four rows at
 // once.
-template <int kHD, int kRows, int kThreads, class Store>
+template <int kHD, int kRows, int kThreads, class Coord, class Store>
 __device__ static __forceinline__ void compute_rowsum_dO_O(const bf16* dout, const bf16* out,
-                                                           const AttentionShape& shape, const MBlockCoord& coord,
-                                                           int row0, int thread, const Store& store) {
+                                                           const AttentionShape& shape, const Coord& coord, int row0,
+                                                           int thread, const Store& store) {
   constexpr int kChunks = kHD / 8, kRowsAtOnce = kThreads / kChunks, kTogether = 4;
   using Eight = Vector<bf16, 8>;
-  const HeadRows<const bf16> outs(out, shape.out, coord.b, coord.head, 1, kHD);
-  const HeadRows<const bf16> douts(dout, shape.out, coord.b, coord.head, 1, kHD);
+  const HeadRows<const bf16> outs(out, shape.out, coord.b, 0, 1, kHD), douts(dout, shape.out, coord.b, 0, 1, kHD);
   const int chunk = thread % kChunks;
 #pragma unroll 1
   for (int r = 0; r < kRows; r += kTogether * kRowsAtOnce) {
     Eight x[kTogether], y[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = min_int(coord.t0 + row0 + r + i * kRowsAtOnce + thread / kChunks, shape.Tq - 1);
-      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + chunk * 8);
-      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + chunk * 8);
+      const int row = row0 + r + i * kRowsAtOnce + thread / kChunks;
+      const int64_t t = min_int(coord.query(row), shape.Tq - 1);
+      const int column = coord.head_of(row) * kHD + chunk * 8;
+      x[i] = *reinterpret_cast<const Eight*>(outs.base + t * outs.stride + column);
+      y[i] = *reinterpret_cast<const Eight*>(douts.base + t * douts.stride + column);
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
@@ -205,7 +208,7 @@ __device__ static __forceinline__ void compute_rowsum_dO_O(const bf16* dout, con
       for (int width = kChunks / 2; width; width /= 2) sum += __shfl_xor_sync(~0u, sum, width);
       if (chunk != 0) continue;
       const int row = row0 + r + i * kRowsAtOnce + thread / kChunks;
-      store(row, coord.t0 + row, sum);
+      store(row, coord.query(row), sum);
     }
   }
 }

@@ -60,30 +60,55 @@ __device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], in
   }
 }
 
+// An m_block of forward and dq has rows of 2^log2_heads heads that share keys and values, one after the other: row r is
+// a query of head head_of(r), number query(r) of its sequence (PackGQA in FlashAttention-3). So the block has fewer
+// queries of a sequence, and fewer keys of its last n_block lie beyond them.
+struct PackedMBlock {
+  int head, b, t0, log2_heads;  // of row 0
+  __device__ __forceinline__ int query(int row) const { return t0 + (row >> log2_heads); }
+  __device__ __forceinline__ int head_of(int row) const { return head + (row & ((1 << log2_heads) - 1)); }
+};
+
 // The n_blocks that an m_block attends to: number i has the keys first_key + i * kBlockN …. The first begins at the
 // first key that any of the queries sees.
 struct KeyBlocks {
   int first_key, count;
   template <int kBlockN>
-  __device__ static __forceinline__ KeyBlocks of(const AttentionShape& shape, const MBlockCoord& coord, int kBlockM) {
-    const KeyRange all = keys_of_queries(shape, coord.b, coord.t0, min_int(coord.t0 + kBlockM, shape.Tq) - 1);
+  __device__ static __forceinline__ KeyBlocks of(const AttentionShape& shape, const PackedMBlock& coord, int kBlockM) {
+    const int last_query = min_int(coord.query(kBlockM - 1), shape.Tq - 1);
+    const KeyRange all = keys_of_queries(shape, coord.b, coord.t0, last_query);
     return {all.first, all.last < all.first ? 0 : (all.last - all.first) / kBlockN + 1};
   }
 };
 
-// Calls body(coord, key_blocks) for each m_block that this block computes. m_block_coord puts those with most keys
-// first. The blocks take them in order, then in reverse order, and so on, so that all blocks get nearly the same number
+// Calls body(coord, key_blocks) for each m_block that this block computes. The last queries of a sequence see the most
+// keys, so the last m_blocks come first. The blocks take them in order, then in reverse order, and so on, so that all blocks get nearly the same number
 // of n_blocks (without documents).
 template <int kBlockM, int kBlockN, class Body>
-__device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_blocks, const Body& body) {
-  const int all = m_blocks * shape.NH * shape.B, blocks = gridDim.x, block = blockIdx.x;
+__device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_blocks, int log2_heads,
+                                             const Body& body) {
+  const int packs = shape.NH >> log2_heads, all = m_blocks * packs * shape.B, blocks = gridDim.x, block = blockIdx.x;
 #pragma unroll 1
   for (int first = 0, reverse = 0; first < all; first += blocks, reverse ^= 1) {
     const int index = first + (reverse ? blocks - 1 - block : block);
     if (index >= all) continue;
-    const MBlockCoord coord = m_block_coord(shape, index, m_blocks, kBlockM);
+    const int from_last = index / (packs * shape.B), pack = index % (packs * shape.B);
+    const PackedMBlock coord = {pack % packs << log2_heads, pack / packs,
+                                (m_blocks - 1 - from_last) * (kBlockM >> log2_heads), log2_heads};
     body(coord, KeyBlocks::of<kBlockN>(shape, coord, kBlockM));
   }
+}
+
+// Returns the keys that every query of a warp sees, whose 16 rows of the m_block begin with `row`.
+__device__ static __forceinline__ KeyRange keys_seen_by_all(const AttentionShape& shape, const PackedMBlock& coord,
+                                                            int row) {
+  KeyRange all = keys_of_query_or_last(shape, coord.b, coord.query(row + lane_of_warp() % 16));
+#pragma unroll
+  for (int width = 8; width; width /= 2) {
+    all.first = max_int(all.first, __shfl_xor_sync(~0u, all.first, width));
+    all.last = min_int(all.last, __shfl_xor_sync(~0u, all.last, width));
+  }
+  return all;
 }
 
 // ---------------------------------------------------------------------------------------------- loads
@@ -173,7 +198,8 @@ __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const 
 
 // ---------------------------------------------------------------------------------------------- results
 
-// d *= the row's factor. With `accumulate`, then d += the elements of `to`, for rows row0 + r < count.
+// d *= the row's factor. With `accumulate`, then d += the elements of `to`, for its rows row0 + r before `count`
+// positions.
 template <int kHD>
 __device__ static __forceinline__ void scale_and_accumulate(float (&d)[kHD / 2], const float (&factor)[2],
                                                             const HeadRows<bf16>& to, int row0, int count,
@@ -184,11 +210,11 @@ __device__ static __forceinline__ void scale_and_accumulate(float (&d)[kHD / 2],
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = row0 + row_in_warpgroup(half);
-    if (row >= count) continue;
+    if (row >= count * to.group) continue;
 #pragma unroll
     for (int j = 0; j < kHD / 8; ++j) {
       float before[2];
-      load_vector(before, to.base + row * to.stride + column_in_warpgroup(j, 0));
+      load_vector(before, to.row(row) + column_in_warpgroup(j, 0));
       d[4 * j + 2 * half] += before[0];
       d[4 * j + 2 * half + 1] += before[1];
     }
@@ -219,16 +245,25 @@ __device__ static __forceinline__ void store_rows(const TensorMap& map, int head
 
 // ---------------------------------------------------------------------------------------------- for launchers
 
-// Returns the map of a tensor (B, T, heads, HD), with boxes of `rows` rows and 64 columns of a head. Dimensions:
-// columns, heads, positions, sequences.
-inline TensorMap map_of_rows(Device& device, const Tensor& tensor, int rows, const char* who) {
+// Returns the map of a tensor (B, T, heads, HD), with boxes of `rows` rows, of as many positions of one head or of
+// fewer positions of 2^log2_heads, and of 64 columns of a head. Dimensions: columns, heads, positions, sequences.
+inline TensorMap map_of_rows(Device& device, const Tensor& tensor, int rows, const char* who, int log2_heads = 0) {
   TmaTensor view;
   view.data = tensor.data;
-  const int box[] = {64, 1, rows, 1};
+  const int box[] = {64, 1 << log2_heads, rows >> log2_heads, 1};
   for (int i = 0; i < 4; ++i) view.sizes[i] = tensor.shape[3 - i], view.box[i] = box[i];
   const int64_t apart[] = {tensor.shape[3], tensor.stride[1], tensor.stride[0]};
   for (int i = 0; i < 3; ++i) view.strides[i] = apart[i] * int64_t(sizeof(bf16));
   return tensor_map(device, view, who);
+}
+
+// Returns how many heads of a group an m_block has, as a power of two: of at most 16, so that a warp's 16 rows are whole
+// positions.
+inline int log2_packed_heads(const AttentionShape& shape) {
+  const int group = shape.NH / shape.NKV;
+  int log2_heads = 0;
+  while (log2_heads < 4 && group % (2 << log2_heads) == 0) ++log2_heads;
+  return log2_heads;
 }
 
 // Returns the number of blocks of a persistent kernel with that many m_blocks.

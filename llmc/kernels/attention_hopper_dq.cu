@@ -57,7 +57,7 @@ struct Rings {
 template <int kHD>
 __device__ __forceinline__ void produce(SharedStorage<kHD>& shared, Rings<kHD>& ring, const TensorMap& q,
                                         const TensorMap& dout, const TensorMap& k, const TensorMap& v,
-                                        const MBlockCoord& coord, int kv_head, const KeyBlocks& key_blocks) {
+                                        const PackedMBlock& coord, int kv_head, const KeyBlocks& key_blocks) {
   auto& rows = shared.rows[ring.rows.slot];
   mbarrier_wait(rows.empty, ring.rows.parity ^ 1);
   mbarrier_arrive_expect_tx(rows.full, sizeof(rows.tile));
@@ -78,9 +78,9 @@ __device__ __forceinline__ void produce(SharedStorage<kHD>& shared, Rings<kHD>& 
 template <int kHD>
 __device__ __forceinline__ void prepare_rows(SharedStorage<kHD>& shared, float* rowsum_dO_O, const bf16* dout,
                                              const bf16* out, const float* lse, const AttentionShape& shape,
-                                             const MBlockCoord& coord, int row0) {
-  const size_t first = (size_t(coord.b) * shape.NH + coord.head) * shape.Tq;
+                                             const PackedMBlock& coord, int row0) {
   const auto store = [&](int row, int t, float sum) {
+    const size_t first = (size_t(coord.b) * shape.NH + coord.head_of(row)) * shape.Tq;
     const float lse_of_row = t < shape.Tq ? lse[first + t] : -INFINITY;
     shared.rowsum_dO_O[row] = sum;
     shared.lse_log2[row] = lse_of_row == -INFINITY ? INFINITY : lse_of_row * kLog2e;
@@ -97,12 +97,12 @@ template <int kHD>
 __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& ring, Mbarrier* stored,
                                         const TensorMap& dq_map, bf16* dq, float* rowsum_dO_O, const bf16* dout,
                                         const bf16* out, const float* lse, const AttentionShape& shape,
-                                        float softmax_scale, const MBlockCoord& coord, int consumer,
+                                        float softmax_scale, const PackedMBlock& coord, int consumer,
                                         const KeyBlocks& key_blocks, bool accumulate) {
   using Shared = SharedStorage<kHD>;
   auto& block_rows = shared.rows[ring.rows.slot];
   constexpr int kBlockN = Shared::kBlockN;
-  const int row0 = consumer * kWarpgroupRows, t0 = coord.t0 + row0;
+  const int row0 = consumer * kWarpgroupRows;
   float acc_dq[kHD / 2] = {}, s[kBlockN / 2] = {}, dp[kBlockN / 2] = {};
   uint32_t ds[kBlockN / 16][4];
   auto &keys = ring.keys, last_keys = ring.keys;
@@ -142,12 +142,12 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& 
     named_barrier_sync(kConsumerBarrier + consumer, kWarpgroupThreads);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_in_warpgroup(half);
-      rows[half] = keys_of_query_or_last(shape, coord.b, t0 + row);
-      lse_log2[half] = shared.lse_log2[row0 + row];
-      rowsum_of_row[half] = shared.rowsum_dO_O[row0 + row];
+      const int row = row0 + row_in_warpgroup(half);
+      rows[half] = keys_of_query_or_last(shape, coord.b, coord.query(row));
+      lse_log2[half] = shared.lse_log2[row];
+      rowsum_of_row[half] = shared.rowsum_dO_O[row];
     }
-    seen_by_all = keys_of_warp<1>(shape, coord.b, t0 + warp_number() % 4 * 16).all;
+    seen_by_all = keys_seen_by_all(shape, coord, row0 + warp_number() % 4 * 16);
   };
   // compute_p replaces the scores in s by p. compute_ds replaces dp by ds.
   const auto compute_p = [&](int n_block) {
@@ -194,9 +194,9 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& 
     release_k();
   }
   const float factor[2] = {softmax_scale, softmax_scale};
-  scale_and_accumulate<kHD>(acc_dq, factor, HeadRows<bf16>(dq, shape.q, coord.b, coord.head, 1, kHD), t0, shape.Tq,
-                            accumulate);
-  store_rows<kHD>(dq_map, coord.head, t0, coord.b, acc_dq, block_rows.tile.q, row0, kConsumerBarrier + consumer);
+  const HeadRows<bf16> to(dq, shape.q, coord.b, coord.head, 1 << coord.log2_heads, kHD);
+  scale_and_accumulate<kHD>(acc_dq, factor, to, (coord.t0 << coord.log2_heads) + row0, shape.Tq, accumulate);
+  store_rows<kHD>(dq_map, coord.head, coord.query(row0), coord.b, acc_dq, block_rows.tile.q, row0, kConsumerBarrier + consumer);
 }
 
 template <int kHD>
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
                                const __grid_constant__ TensorMap v, bf16* __restrict__ dq,
                                float* __restrict__ rowsum_dO_O, const bf16* __restrict__ dout,
                                const bf16* __restrict__ out, const float* __restrict__ lse, AttentionShape shape,
-                               float softmax_scale, int m_blocks, bool accumulate) {
+                               float softmax_scale, int m_blocks, int log2_heads, bool accumulate) {
   using Shared = SharedStorage<kHD>;
   Shared& shared = shared_memory<Shared>();
   const int warpgroup = warpgroup_number();
@@ -223,14 +223,14 @@ __global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     setmaxnreg_dec<Shared::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
-        shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
+        shape, m_blocks, log2_heads, [&](const PackedMBlock& coord, const KeyBlocks& key_blocks) {
           produce(shared, ring, q, dout_map, k, v, coord, coord.head / (shape.NH / shape.NKV), key_blocks);
         });
   } else {
     setmaxnreg_inc<Shared::kRegisters>();
     Mbarrier* stored = nullptr;
     for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
-        shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
+        shape, m_blocks, log2_heads, [&](const PackedMBlock& coord, const KeyBlocks& key_blocks) {
           Mbarrier* const own = &shared.rows[ring.rows.slot].empty;
           consume(shared, ring, stored, dq_map, dq, rowsum_dO_O, dout, out, lse, shape, softmax_scale, coord,
                   warpgroup - 1, key_blocks, accumulate);
@@ -251,13 +251,16 @@ void hopper_attention_dq(Stream& stream, const AttentionCall& call) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = SharedStorage<kHD>;
     Device& device = stream.device();
-    const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
+    const int log2_heads = log2_packed_heads(s);
+    const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM >> log2_heads);
     launch<attention_hopper_dq_kernel<kHD>>(
         dq_work(stream, who, RateClass::attention_hopper_backward, call),
-        persistent_blocks(device, m_blocks * unsigned(s.NH * s.B)), Shared::kThreads, sizeof(Shared), map_of_rows(device, call.dq, kWarpgroupRows, who),
-        map_of_rows(device, call.q, Shared::kBlockM, who), map_of_rows(device, call.dout, Shared::kBlockM, who),
+        persistent_blocks(device, m_blocks * unsigned((s.NH >> log2_heads) * s.B)), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, call.dq, kWarpgroupRows, who, log2_heads),
+        map_of_rows(device, call.q, Shared::kBlockM, who, log2_heads),
+        map_of_rows(device, call.dout, Shared::kBlockM, who, log2_heads),
         map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
         call.dq.as<bf16>(), call.rowsum_dO_O.as<float>(), call.dout.as<bf16>(), call.out.as<bf16>(),
-        call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), call.accumulate.dq);
+        call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), log2_heads, call.accumulate.dq);
   });
 }

@@ -54,7 +54,7 @@ struct Rings {
 // The producer thread loads the q of an m_block, then k and v of its n_blocks in the order in which consumers use them.
 template <int kHD>
 __device__ __forceinline__ void produce(SharedStorage<kHD>& shared, Rings<kHD>& ring, const TensorMap& q,
-                                        const TensorMap& k, const TensorMap& v, const MBlockCoord& coord, int kv_head,
+                                        const TensorMap& k, const TensorMap& v, const PackedMBlock& coord, int kv_head,
                                         const KeyBlocks& key_blocks) {
   load_stage(shared.q[ring.queries.slot], q, ring.queries.parity, coord.head, coord.t0, coord.b);
   ring.queries.advance();
@@ -86,18 +86,18 @@ struct Softmax {
     }
   }
   // Sets `inverse`, by which the caller multiplies acc_o, and whether each row is a query of the call. Writes its lse.
-  // t0 is the consumer's first query.
+  // row0 is the consumer's first row.
   __device__ __forceinline__ void finalize(float (&inverse)[2], bool (&exists)[2], float* lse,
-                                           const AttentionShape& shape, float softmax_scale, const MBlockCoord& coord,
-                                           int t0) const {
+                                           const AttentionShape& shape, float softmax_scale,
+                                           const PackedMBlock& coord, int row0) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = quad_sum(row_sum[half]);
       inverse[half] = inverse_of_sum(sum);
-      const int t = t0 + row_in_warpgroup(half);
+      const int row = row0 + row_in_warpgroup(half), t = coord.query(row);
       exists[half] = t < shape.Tq;
       if (exists[half] && lane_of_warp() % 4 == 0)
-        lse[(size_t(coord.b) * shape.NH + coord.head) * shape.Tq + t] = log_sum_exp(row_max[half], sum, softmax_scale);
+        lse[(size_t(coord.b) * shape.NH + coord.head_of(row)) * shape.Tq + t] = log_sum_exp(row_max[half], sum, softmax_scale);
     }
   }
 };
@@ -122,16 +122,17 @@ __device__ static __forceinline__ void raise_amax(float* amax, const float (&d)[
 template <int kHD>
 __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& ring, Mbarrier* stored,
                                         const TensorMap& out, float* lse, const AttentionShape& shape,
-                                        float softmax_scale, const MBlockCoord& coord, int consumer,
+                                        float softmax_scale, const PackedMBlock& coord, int consumer,
                                         const KeyBlocks& key_blocks, float* amax) {
   using Shared = SharedStorage<kHD>;
   auto& queries = shared.q[ring.queries.slot];
   constexpr int kBlockN = Shared::kBlockN;
-  const int row0 = consumer * kWarpgroupRows, t0 = coord.t0 + row0;
+  const int row0 = consumer * kWarpgroupRows;
   KeyRange rows[2];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) rows[half] = keys_of_query_or_last(shape, coord.b, t0 + row_in_warpgroup(half));
-  const KeyRange seen_by_all = keys_of_warp<1>(shape, coord.b, t0 + warp_number() % 4 * 16).all;
+  for (int half = 0; half < 2; ++half)
+    rows[half] = keys_of_query_or_last(shape, coord.b, coord.query(row0 + row_in_warpgroup(half)));
+  const KeyRange seen_by_all = keys_seen_by_all(shape, coord, row0 + warp_number() % 4 * 16);
 
   float acc_o[kHD / 2] = {}, s[kBlockN / 2] = {}, scores_scale[2];
   uint32_t p[kBlockN / 16][4];
@@ -202,11 +203,11 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& 
 
   float inverse[2];
   bool exists[2];
-  softmax.finalize(inverse, exists, lse, shape, softmax_scale, coord, t0);
+  softmax.finalize(inverse, exists, lse, shape, softmax_scale, coord, row0);
 #pragma unroll
   for (int i = 0; i < kHD / 2; ++i) acc_o[i] *= inverse[i / 2 % 2];
   if (amax) raise_amax(amax, acc_o, exists);
-  store_rows<kHD>(out, coord.head, t0, coord.b, acc_o, queries.tile, row0, kEpilogueBarrier + consumer);
+  store_rows<kHD>(out, coord.head, coord.query(row0), coord.b, acc_o, queries.tile, row0, kEpilogueBarrier + consumer);
 }
 
 template <int kHD>
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     attention_hopper_forward_kernel(const __grid_constant__ TensorMap out, const __grid_constant__ TensorMap q,
                                     const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                                     float* __restrict__ lse, AttentionShape shape, float softmax_scale, int m_blocks,
-                                    float* amax) {
+                                    int log2_heads, float* amax) {
   using Shared = SharedStorage<kHD>;
   Shared& shared = shared_memory<Shared>();
   const int warpgroup = warpgroup_number();
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     setmaxnreg_dec<Shared::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
-        shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
+        shape, m_blocks, log2_heads, [&](const PackedMBlock& coord, const KeyBlocks& key_blocks) {
           produce(shared, ring, q, k, v, coord, coord.head / (shape.NH / shape.NKV), key_blocks);
         });
   } else {
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(SharedStorage<kHD>::kThreads, 1)
     if (warpgroup == 1) named_barrier_arrive(kTurn, kTurnThreads);  // the first consumer has the first turn
     Mbarrier* stored = nullptr;
     for_m_blocks<Shared::kBlockM, Shared::kBlockN>(
-        shape, m_blocks, [&](const MBlockCoord& coord, const KeyBlocks& key_blocks) {
+        shape, m_blocks, log2_heads, [&](const PackedMBlock& coord, const KeyBlocks& key_blocks) {
           Mbarrier* const own = &shared.q[ring.queries.slot].empty;
           consume(shared, ring, stored, out, lse, shape, softmax_scale, coord, warpgroup - 1, key_blocks, amax);
           stored = own;
@@ -262,12 +263,14 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
     constexpr int kHD = decltype(head_size)::value;
     using Shared = SharedStorage<kHD>;
     Device& device = stream.device();
-    const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM);
+    const int log2_heads = log2_packed_heads(s);
+    const unsigned m_blocks = blocks_for(size_t(s.Tq), Shared::kBlockM >> log2_heads);
     launch<attention_hopper_forward_kernel<kHD>>(
         forward_work(stream, who, RateClass::attention_hopper_forward, call),
-        persistent_blocks(device, m_blocks * unsigned(s.NH * s.B)), Shared::kThreads, sizeof(Shared),
-        map_of_rows(device, call.out, kWarpgroupRows, who), map_of_rows(device, call.q, Shared::kBlockM, who),
-        map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
-        call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), call.amax);
+        persistent_blocks(device, m_blocks * unsigned((s.NH >> log2_heads) * s.B)), Shared::kThreads, sizeof(Shared),
+        map_of_rows(device, call.out, kWarpgroupRows, who, log2_heads),
+        map_of_rows(device, call.q, Shared::kBlockM, who, log2_heads), map_of_rows(device, call.k, Shared::kBlockN, who),
+        map_of_rows(device, call.v, Shared::kBlockN, who), call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks),
+        log2_heads, call.amax);
   });
 }
