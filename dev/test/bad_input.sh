@@ -161,6 +161,8 @@ FP8 without any product|leaves no product in FP8|--fp8 blockwise --fp8-skip *
 FP8 weights that are to be gathered, and are none|add --fp8 tensorwise or delayed|--fp8-all-gather
 a format without FP8|--fp8-grad changes nothing with --fp8 off|--fp8-grad e4m3
 powers of two without FP8|--fp8-pow2-scales changes nothing with --fp8 off|--fp8-pow2-scales on
+a head in FP8 without FP8|--fp8-head changes nothing with --fp8 off|--fp8-head on
+a z-loss beyond the scale of FP8|use 0.01 or less, or --fp8-head off|--fp8 tensorwise --fp8-head backward --z-loss 0.02
 statistics without FP8|--fp8-stats changes nothing with --fp8 off|--fp8-stats 5
 a history without FP8|--fp8-history changes nothing with --fp8 off|--fp8-history 4
 largest numbers without FP8|--fp8-amax changes nothing with --fp8 off|--fp8-amax latest

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "dev/test/test.h"
 #include "dev/test/tiny_trainer.h"
@@ -68,6 +69,34 @@ TEST_CASE("--fp8-skip names products") {
   CHECK(lines[2] == "block 1: qkv, o, gate_up, down in FP8");
   CHECK(lines[3] == "block 2: qkv, o, gate_up in FP8, down in bf16");
   says(describe_products(settings_of("rowwise-hp-wgrad"), odd()).back(), "weight gradients, attention and head");
+}
+
+TEST_CASE("--fp8-head is told, and refused where its products cannot run") {
+  DeviceInfo device;
+  device.name = "an imagined GPU";
+  const ProductRefusal no_e5m2 = [](const QuantizedTensor& a, const QuantizedTensor&, auto...) {
+    return a.format == Fp8Format::e5m2 ? "no e5m2" : "";
+  };
+  for (const auto& [head, in_fp8, in_bf16] :
+       {std::tuple("off", "", "attention and head: bf16"),
+        std::tuple("backward", "head: backward in FP8", "attention and the head's forward: bf16"),
+        std::tuple("on", "head: all products in FP8", "attention: bf16")}) {
+    CAPTURE(head);
+    Fp8Choice choice;
+    choice.recipe = "blockwise", choice.head = head;
+    const Fp8Settings settings = fp8_settings(choice, odd());
+    const std::vector<std::string> lines = describe_products(settings, odd());
+    CHECK(lines.back() == in_bf16);
+    says(lines[lines.size() - 2], in_fp8);
+    const std::string error = error_of([&] { require_recipe_runs(settings, device, no_e5m2); });
+    CHECK(error.empty() == (settings.head == Fp8HeadProducts::off));
+    if (!error.empty())
+      says(error, format("--fp8-head %s cannot run on an imagined GPU: no e5m2", head), "leave it away");
+  }
+  Fp8Choice all_of_it;
+  all_of_it.recipe = "rowwise-hp-wgrad", all_of_it.head = "on";
+  CHECK(describe_products(fp8_settings(all_of_it, odd()), odd()).back() ==
+        "weight gradients of blocks and attention: bf16");
 }
 
 TEST_CASE("a recipe that cannot run is refused, with those that can") {

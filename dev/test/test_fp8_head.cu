@@ -16,8 +16,8 @@ struct Sizes {
   int V, C, N, chunk;
 };
 // The last two have a width that products need padded, and a vocabulary of one column.
-constexpr Sizes kSizes[] = {{256, 64, 256, 128}, {131, 48, 300, 128}, {1000, 128, 129, 256}, {77, 40, 200, 128},
-                            {1, 24, 17, 128}};
+constexpr Sizes kSizes[] = {
+    {256, 64, 256, 128}, {131, 48, 300, 128}, {1000, 128, 129, 256}, {77, 40, 200, 128}, {1, 24, 17, 128}};
 
 // What a matrix becomes in e4m3 or e5m2 with this scale, decoded again.
 std::vector<double> decoded(const std::vector<bf16>& x, float scale, int exponent_bits) {
@@ -96,7 +96,8 @@ class Bench {
   }
 
   void check() {
-    head_->end_forward(*pass_, weight_, x_);
+    head_->quantize_weight(*pass_, weight_);
+    head_->find_input_amax(*pass_, x_);
     const std::vector<double> x = decoded_e4m3(x_host_, power_of_two_), w = decoded_e4m3(weight_host_, power_of_two_);
     std::vector<double> dweight(size_t(s_.V) * size_t(s_.C)), dx(x.size());
     for (int first = 0; first < s_.N; first += s_.chunk) {
@@ -154,7 +155,8 @@ class Bench {
     const std::vector<bf16> got = download<bf16>(logits_, want.size());
     check_close("logits", got, want);
     for (size_t i = 0; i < got.size(); ++i)
-      if (i % width >= V) REQUIRE(to_float(got[i]) == 0, "a logit beyond the vocabulary is %g", double(to_float(got[i])));
+      if (i % width >= V)
+        REQUIRE(to_float(got[i]) == 0, "a logit beyond the vocabulary is %g", double(to_float(got[i])));
   }
 
   // Computes the gradients of a chunk's random dlogits, and adds what they should be.
@@ -166,8 +168,7 @@ class Bench {
       for (size_t v = 0; v < V; ++v) {
         // Softmaxes are small but for a few; the label's element is close to -1 / labels, and a z-loss goes beyond it.
         const double of_token = is_learnt(size_t(first) + i) ? 0x1p-18 : 1;
-        const double p =
-            of_token * (v == i % V ? -1.02 + generator_.uniform() : std::exp(-18 * generator_.uniform()));
+        const double p = of_token * (v == i % V ? -1.02 + generator_.uniform() : std::exp(-18 * generator_.uniform()));
         padded[i * width + v] = from_float<bf16>(float(p / double(kLabels)));
         dlogits.push_back(padded[i * width + v]);
       }
@@ -228,7 +229,8 @@ TEST_CASE("an infinity or NaN is reported with its tensor") {
       const Tensor logits = bench.logits(sizes.N);
       clear(bench.pass().stream, logits);
       bench.set(role == Role::input ? bench.x() : role == Role::weight ? bench.weight() : logits, bad);
-      bench.head().end_forward(bench.pass(), bench.weight(), bench.x());
+      bench.head().quantize_weight(bench.pass(), bench.weight());
+      bench.head().find_input_amax(bench.pass(), bench.x());
       CHECK(bench.reported() == (role == Role::weight ? 62 : 0));
       if (role == Role::output_gradient) bench.head().begin_backward(bench.pass(), logits, bench.state());
       else bench.head().forward(bench.pass(), logits, bench.x());

@@ -149,9 +149,7 @@ void require_recipe_runs(const Fp8Settings& settings, const DeviceInfo& device, 
   };
   const std::string why = refusal_of(settings, asked);
   if (why.empty() && settings.head != Fp8HeadProducts::off) {
-    Fp8Settings of_head;  // one scale for each operand, as tensorwise
-    of_head.recipe = Fp8Recipe::tensorwise;
-    const std::string why_not = refusal_of(of_head, asked);
+    const std::string why_not = refusal_of(settings.of_head(), asked);
     REQUIRE(why_not.empty(), "--fp8-head %s cannot run on %s: %s\n  leave it away", kHeadProducts[int(settings.head)],
             device.name.c_str(), why_not.c_str());
   }
@@ -194,7 +192,11 @@ std::vector<std::string> describe_products(const Fp8Settings& s, const ModelConf
     lines.push_back(format("head: %s in FP8, one scale for each operand",
                            s.head == Fp8HeadProducts::on ? "all products" : "backward"));
   constexpr const char* kHeadInBf16[] = {" and head", " and the head's forward", ""};
-  lines.push_back(format("%sattention%s: bf16", s.bf16_wgrad() ? "weight gradients, " : "", kHeadInBf16[int(s.head)]));
+  const bool head_in_bf16 = s.head == Fp8HeadProducts::off;
+  std::string in_bf16 = "attention";
+  if (s.bf16_wgrad())
+    in_bf16 = head_in_bf16 ? "weight gradients, attention" : "weight gradients of blocks and attention";
+  lines.push_back(in_bf16 + kHeadInBf16[int(s.head)] + ": bf16");
   lines.insert(lines.begin(), format("--fp8 %s: inputs and weights e4m3, output gradients %s%s", recipe_name(s.recipe),
                                      format_name(s.gradient), s.power_of_two ? ", scales powers of two" : ""));
   return lines;

@@ -60,6 +60,12 @@ struct Fp8Settings {
   bool computes_head(bool training) const {
     return on() && (head == Fp8HeadProducts::on || (training && head == Fp8HeadProducts::backward));
   }
+  // The settings by which the head's operands are quantized, whatever the blocks' recipe is.
+  Fp8Settings of_head() const {
+    Fp8Settings settings;
+    settings.recipe = Fp8Recipe::tensorwise, settings.power_of_two = power_of_two;
+    return settings;
+  }
   // True if the operands of the weight gradient stay in bf16.
   bool bf16_wgrad() const { return recipe == Fp8Recipe::rowwise_hp_wgrad; }
   // True if each tensor has one scale, and the same in both orientations.

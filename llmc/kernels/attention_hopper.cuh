@@ -60,9 +60,9 @@ __device__ __forceinline__ void initialize_ring(Stage<Tile> (&ring)[kStages], in
   }
 }
 
-// An m_block of forward and dq has rows of 2^log2_heads heads that share keys and values, one after the other: row r is
-// a query of head head_of(r), number query(r) of its sequence (PackGQA in FlashAttention-3). So the block has fewer
-// queries of a sequence, and fewer keys of its last n_block lie beyond them.
+// An m_block of forward and dq has the queries of 2^log2_heads heads that share keys and values: in its rows the heads
+// of a position follow each other (PackGQA in FlashAttention-3). So the block has fewer positions, and fewer keys of
+// its last n_block lie beyond them.
 struct PackedMBlock {
   int head, b, t0, log2_heads;  // of row 0
   __device__ __forceinline__ int query(int row) const { return t0 + (row >> log2_heads); }
@@ -82,8 +82,8 @@ struct KeyBlocks {
 };
 
 // Calls body(coord, key_blocks) for each m_block that this block computes. The last queries of a sequence see the most
-// keys, so the last m_blocks come first. The blocks take them in order, then in reverse order, and so on, so that all blocks get nearly the same number
-// of n_blocks (without documents).
+// keys, so the last m_blocks come first. The blocks take them in order, then in reverse order, and so on, so that all
+// blocks get nearly the same number of n_blocks (without documents).
 template <int kBlockM, int kBlockN, class Body>
 __device__ __forceinline__ void for_m_blocks(const AttentionShape& shape, int m_blocks, int log2_heads,
                                              const Body& body) {
@@ -198,8 +198,8 @@ __device__ static __forceinline__ void mask(float (&s)[kCount], int key0, const 
 
 // ---------------------------------------------------------------------------------------------- results
 
-// d *= the row's factor. With `accumulate`, then d += the elements of `to`, for its rows row0 + r before `count`
-// positions.
+// d *= the row's factor. With `accumulate`, then d += the elements of `to`, for those rows row0 + r that belong to the
+// first `count` positions.
 template <int kHD>
 __device__ static __forceinline__ void scale_and_accumulate(float (&d)[kHD / 2], const float (&factor)[2],
                                                             const HeadRows<bf16>& to, int row0, int count,
@@ -257,8 +257,8 @@ inline TensorMap map_of_rows(Device& device, const Tensor& tensor, int rows, con
   return tensor_map(device, view, who);
 }
 
-// Returns how many heads of a group an m_block has, as a power of two: of at most 16, so that a warp's 16 rows are whole
-// positions.
+// Returns the binary logarithm of the number of heads that an m_block has. They are 16 at most, so that a warp's 16
+// rows are whole positions.
 inline int log2_packed_heads(const AttentionShape& shape) {
   const int group = shape.NH / shape.NKV;
   int log2_heads = 0;

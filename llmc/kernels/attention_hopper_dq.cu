@@ -196,7 +196,8 @@ __device__ __forceinline__ void consume(SharedStorage<kHD>& shared, Rings<kHD>& 
   const float factor[2] = {softmax_scale, softmax_scale};
   const HeadRows<bf16> to(dq, shape.q, coord.b, coord.head, 1 << coord.log2_heads, kHD);
   scale_and_accumulate<kHD>(acc_dq, factor, to, (coord.t0 << coord.log2_heads) + row0, shape.Tq, accumulate);
-  store_rows<kHD>(dq_map, coord.head, coord.query(row0), coord.b, acc_dq, block_rows.tile.q, row0, kConsumerBarrier + consumer);
+  store_rows<kHD>(dq_map, coord.head, coord.query(row0), coord.b, acc_dq, block_rows.tile.q, row0,
+                  kConsumerBarrier + consumer);
 }
 
 template <int kHD>

@@ -88,8 +88,8 @@ struct Softmax {
   // Sets `inverse`, by which the caller multiplies acc_o, and whether each row is a query of the call. Writes its lse.
   // row0 is the consumer's first row.
   __device__ __forceinline__ void finalize(float (&inverse)[2], bool (&exists)[2], float* lse,
-                                           const AttentionShape& shape, float softmax_scale,
-                                           const PackedMBlock& coord, int row0) const {
+                                           const AttentionShape& shape, float softmax_scale, const PackedMBlock& coord,
+                                           int row0) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = quad_sum(row_sum[half]);
@@ -97,7 +97,8 @@ struct Softmax {
       const int row = row0 + row_in_warpgroup(half), t = coord.query(row);
       exists[half] = t < shape.Tq;
       if (exists[half] && lane_of_warp() % 4 == 0)
-        lse[(size_t(coord.b) * shape.NH + coord.head_of(row)) * shape.Tq + t] = log_sum_exp(row_max[half], sum, softmax_scale);
+        lse[(size_t(coord.b) * shape.NH + coord.head_of(row)) * shape.Tq + t] =
+            log_sum_exp(row_max[half], sum, softmax_scale);
     }
   }
 };
@@ -269,8 +270,8 @@ void hopper_attention_forward(Stream& stream, const AttentionCall& call) {
         forward_work(stream, who, RateClass::attention_hopper_forward, call),
         persistent_blocks(device, m_blocks * unsigned((s.NH >> log2_heads) * s.B)), Shared::kThreads, sizeof(Shared),
         map_of_rows(device, call.out, kWarpgroupRows, who, log2_heads),
-        map_of_rows(device, call.q, Shared::kBlockM, who, log2_heads), map_of_rows(device, call.k, Shared::kBlockN, who),
-        map_of_rows(device, call.v, Shared::kBlockN, who), call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks),
-        log2_heads, call.amax);
+        map_of_rows(device, call.q, Shared::kBlockM, who, log2_heads),
+        map_of_rows(device, call.k, Shared::kBlockN, who), map_of_rows(device, call.v, Shared::kBlockN, who),
+        call.lse.as<float>(), s, call.softmax_scale(), int(m_blocks), log2_heads, call.amax);
   });
 }

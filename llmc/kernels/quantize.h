@@ -123,7 +123,8 @@ struct DelayedScaling {
   int margin;
 };
 void update_delayed_scales(Stream& stream, const DelayedScaling& delayed, StepState* state);
-// Sets *scale for gradients of logits, which are at most 2 / labels, where labels = state->label_count (classifier.h):
+// Sets *scale for gradients of logits, of which it takes none to be larger than 2 / labels, where labels =
+// state->label_count. classifier.h has the bound: only a large z-loss goes beyond it.
 //   scale = fp32(fp64(largest of the format) / 2 * max(labels, 1))
 void logit_gradient_scale(Stream& stream, float* scale, const StepState* state, Fp8Format format);
 // Ends the reports of a step: lowers state->fp8_not_finite to *weights, where kernels of another stream report, unless

@@ -86,7 +86,7 @@ QuantizedTensor Fp8Head::weight(bool columnwise) const {
 Quantization Fp8Head::quantization(Role role, const QuantizedTensor& rowwise, const QuantizedTensor& columnwise) const {
   Quantization q;
   q.rowwise = rowwise, q.columnwise = columnwise;
-  q.power_of_two = settings_.power_of_two;
+  q.power_of_two = settings_.of_head().power_of_two;
   if (role == Role::output_gradient) q.scale = scale_->as<float>();
   else q.amax = amax_->as<float>() + int(role);
   q.not_finite = not_finite_;
@@ -94,18 +94,21 @@ Quantization Fp8Head::quantization(Role role, const QuantizedTensor& rowwise, co
   return q;
 }
 
-void Fp8Head::end_forward(const Pass& pass, const Tensor& weight, const Tensor& x) const {
-  if (!computes_forward() && !pass.training) return;
-  const auto find_amax = [&](const Tensor& source, const Quantization& q) {
-    clear(pass.stream, q.amax, 1);
-    quantize_amax(pass.stream, source, q);
-  };
-  find_amax(x, quantization(Role::input, this->x(int(x.rows()), false), {}));
+void Fp8Head::find_amax(const Pass& pass, const Tensor& source, const Quantization& q) const {
+  clear(pass.stream, q.amax, 1);
+  quantize_amax(pass.stream, source, q);
+}
+
+void Fp8Head::quantize_weight(const Pass& pass, const Tensor& weight) const {
   if (pass.past) return;
   const Quantization q =
       quantization(Role::weight, this->weight(false), pass.training ? this->weight(true) : QuantizedTensor());
-  find_amax(weight, q);
+  find_amax(pass, weight, q);
   quantize(pass.stream, weight, q);
+}
+
+void Fp8Head::find_input_amax(const Pass& pass, const Tensor& x) const {
+  find_amax(pass, x, quantization(Role::input, this->x(int(x.rows()), false), {}));
 }
 
 void Fp8Head::forward(const Pass& pass, const Tensor& logits, const Tensor& x) const {
@@ -136,6 +139,6 @@ void Fp8Head::wgrad(const Pass& pass, const Tensor& dweight, const Tensor& x, bo
 
 void Fp8Head::multiply(const Pass& pass, const char* name, const Tensor& out, const QuantizedTensor& a,
                        const QuantizedTensor& b, bool accumulate, bool forward) const {
-  fp8_matmul(pass.stream, pass.matmul, name, out, a, b, accumulate, settings_.fast_accumulation(forward),
+  fp8_matmul(pass.stream, pass.matmul, name, out, a, b, accumulate, settings_.of_head().fast_accumulation(forward),
              static_cast<std::byte*>(padded_->data));
 }

@@ -108,9 +108,11 @@ void Head::forward(const Tensor& h, const Tensor& mlp_out) const {
   if (pass_.tensor_parallel) {
     const Tensor all = pass_.gathered.first({pass_.tensor_parallel->padded(pass_.N), pass_.config.C});
     pass_.tensor_parallel->all_gather(pass_.stream, all, b_.norm, pass_.N);
-    if (b_.fp8) pass_.tensor_parallel->await_tokens(pass_.stream, pass_.N, 0, pass_.N);
   }
-  if (b_.fp8) b_.fp8->end_forward(pass_, head_.value, inputs());
+  if (!b_.fp8 || !b_.fp8->computes_in(pass_)) return;
+  b_.fp8->quantize_weight(pass_, head_.value);
+  if (pass_.tensor_parallel) pass_.tensor_parallel->await_tokens(pass_.stream, pass_.N, 0, pass_.N);
+  b_.fp8->find_input_amax(pass_, inputs());
 }
 
 Tensor Head::logits(int first, int count) const {

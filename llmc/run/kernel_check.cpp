@@ -286,6 +286,9 @@ std::string KernelCheck::run(Device& device) const {
   if (wrong.empty() && fp8.on())
     wrong = checked(format("the products of --fp8 %s", recipe_name(fp8.recipe)), "--fp8 off", "fp8_matmul",
                     [&](Bench& bench, const std::string&) { return check_recipe(bench, fp8); });
+  if (wrong.empty() && fp8.computes_head(true))
+    wrong = checked("the head's products in FP8", "--fp8-head off", "fp8_matmul",
+                    [&](Bench& bench, const std::string&) { return check_recipe(bench, fp8.of_head()); });
   return wrong;
 }
 

@@ -74,8 +74,8 @@ std::string describe_products(const Tuning& tuning) {
 std::string tuning_hint(const Options& options, bool gpu, int64_t steps, bool resumed) {
   constexpr int64_t kLong = 5000;  // steps, of which 0.8% are more than the tuning takes
   if (!gpu || steps < kLong || resumed || options.tune_products || options.tuning != "auto") return "";
-  return "in so long a run --tune-products on may pay: it takes the fastest algorithm of each product, which an H200 "
-         "gained 0.8% from (1B, bf16); sums are rounded otherwise then";
+  return "in so long a run --tune-products on may pay: with the fastest algorithm of each product an H200 was 0.8% "
+         "faster (1B, bf16), and sums are rounded otherwise";
 }
 
 std::string changed_tuning(const Tuning& tuning, const Checkpoint& start) {

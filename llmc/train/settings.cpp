@@ -140,10 +140,12 @@ int64_t default_head_chunk(const RunSettings& s, const Options& o, const ModelCo
   const size_t bytes =
       block_scratch_bytes({{config, projections, s.fp8, s.dtype, tokens, tokens, tensor > 1, true}, 0});
   const int64_t slots = tensor > 1 ? kExchangeSlots : 1;
-  // Of a logit, with its gradient in FP8 in both orientations. Logits are shared out by the tensor-parallel ranks, as
-  // the blocks' buffers are.
-  const int64_t of_logit = slots * int64_t(bytes_of(s.dtype)) + (s.fp8.computes_head(true) ? 2 : 0);
-  const int64_t fitting = int64_t(bytes) / of_logit / (config.V + 64 * tensor) / 128 * 128;
+  // The bytes of a logit, and with --fp8-head those of its gradient in both orientations, and of the token's input.
+  // Logits are shared out by the tensor-parallel ranks, as the blocks' buffers are.
+  const bool fp8 = s.fp8.computes_head(true);
+  const int64_t of_logit = slots * int64_t(bytes_of(s.dtype)) + (fp8 ? 2 : 0);
+  const int64_t of_token = of_logit * (config.V + 64 * tensor) + (fp8 ? config.C * tensor : 0);
+  const int64_t fitting = int64_t(bytes) / of_token / 128 * 128;
   const int64_t at_once = std::max(kFewest, fitting);
   const int64_t most = std::max<int64_t>(1, tokens / kFewest), fewest = tensor > 1 && tokens > kFewest ? 2 : 1;
   const int64_t chunks = std::max(fewest, std::min(most, (tokens + at_once - 1) / at_once));
@@ -189,6 +191,10 @@ void require_options_of_recipe(const Options& o) {
   refuse(o.fp8_margin != defaults.fp8_margin, "fp8-margin", std::to_string(defaults.fp8_margin), "delayed");
 }
 
+// The scale of the logits' gradients leaves a factor of 2 (quantize.h), which a z-loss of 0.01 uses up where a row's
+// logsumexp is 50.
+constexpr double kMostZLossInFp8 = 0.01;
+
 void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, int data_ranks) {
   require_options_of_recipe(o);
   s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip, o.fp8_head}, config);
@@ -200,6 +206,10 @@ void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, in
           o.fp8.c_str());
   s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
   s.fp8.all_gather = o.fp8_all_gather && s.fp8.per_tensor_scale(), s.fp8.precompute_scales = o.fp8_precompute_scales;
+  REQUIRE(!s.fp8.computes_head(true) || o.z_loss <= kMostZLossInFp8,
+          "--z-loss %g with --fp8-head %s: gradients of logits could be larger than FP8 is scaled for\n"
+          "  use %g or less, or --fp8-head off",
+          o.z_loss, o.fp8_head.c_str(), kMostZLossInFp8);
   s.products = describe_products(s.fp8, config);
   if (o.fp8_all_gather) s.products.push_back(describe_gather(s.fp8, o, config, data_ranks));
 }
