@@ -100,7 +100,7 @@ class Quantization:
         return None if skipped else GROUPS[self.recipe][direction]
 
     def of_head(self) -> "Quantization":
-        """Of the head's operands: a scale each, by their amax, but for dY's, which head_gradient_scale() gives."""
+        """The settings of the head's operands: each has one scale, of its amax, but head_gradient_scale() gives dY's."""
         return Quantization("tensorwise", "e5m2", self.pow2)
 
     def format_of(self, source: str) -> torch.dtype:
@@ -136,7 +136,7 @@ def scale_of(amax: Tensor, format: torch.dtype, pow2: bool) -> Tensor:
 
 
 def head_gradient_scale(labels: int) -> Tensor:
-    """Of the gradients of the logits, which are hardly larger than 1 / labels: with a factor of 2 to spare."""
+    """The scale of the gradients of the logits, which are hardly larger than 1 / labels: a factor of 2 is left."""
     return torch.tensor(MAX[FORMATS["e5m2"]] / 2 * labels, dtype=torch.float64).float()
 
 

@@ -19,7 +19,7 @@ struct Sizes {
 constexpr Sizes kSizes[] = {
     {256, 64, 256, 128}, {131, 48, 300, 128}, {1000, 128, 129, 256}, {77, 40, 200, 128}, {1, 24, 17, 128}};
 
-// What a matrix becomes in e4m3 or e5m2 with this scale, decoded again.
+// Returns the numbers for which the bytes of a matrix stand in e4m3 or e5m2 with this scale.
 std::vector<double> decoded(const std::vector<bf16>& x, float scale, int exponent_bits) {
   std::vector<double> values;
   const float inverse = 1 / scale;
@@ -134,7 +134,7 @@ class Bench {
  private:
   static constexpr size_t kBefore = 512;  // bytes of the room that are somebody else's
   static constexpr int64_t kLabels = 1237;
-  // Of some tokens all gradients are small, as where the label has nearly all of the probability.
+  // The gradients of such a token are all small, because its label has nearly all of the probability.
   static bool is_learnt(size_t token) { return token % 4 == 1; }
 
   template <class T>

@@ -39,8 +39,8 @@ Touched look_at(const MemoryPlan& plan, const Arena& arena, F&& touched_elsewher
       bool has_parts = false;
       for (const MemoryPlan::Buffer& part : plan.parts())
         if (part.segment == segment && part.offset >= b.offset && part.offset < end) {
-          // Parts share memory. A byte of somebody else's numbers may be 0xff, four are a NaN.
-          look(part, std::max(part.element_bytes, sizeof(float))), has_parts = true;
+          // Parts share memory. A byte of somebody else's numbers may be 0xff; four such bytes are a NaN.
+          look(part, part.element_bytes == 1 ? sizeof(float) : part.element_bytes), has_parts = true;
         }
       if (!has_parts) look(b, b.element_bytes);
     }

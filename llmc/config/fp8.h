@@ -33,7 +33,7 @@ constexpr int not_finite_id(uint32_t word) {
   return word > kLargestCode / 2 ? int(kLargestCode - word) : int(word) - 1;
 }
 
-// Which of the head's three products run in FP8 (fp8_head.h): none, those of backward, or all.
+// This says which of the head's three products run in FP8 (fp8_head.h): none, those of backward, or all.
 enum class Fp8HeadProducts { off, backward, on };
 
 struct Fp8Settings {

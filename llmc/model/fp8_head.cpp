@@ -10,7 +10,7 @@ QuantizedTensor operand(Fp8Format format, int rows, int columns, OperandMemory m
   return {memory.data, memory.scale_inv, rows, columns, format, Scaling::tensor};
 }
 
-// The tensors of a chunk, by what they hold.
+// This struct has the bytes of each tensor of a chunk.
 struct ChunkBytes {
   size_t x, dlogits_rowwise, dlogits_columnwise, padded;
 
@@ -76,7 +76,7 @@ QuantizedTensor Fp8Head::dlogits(int count, bool columnwise) const {
                     : operand(Fp8Format::e5m2, count, sizes_.ld, dlogits_rowwise_.memory());
 }
 
-// Rows V .. ld-1 are 0. Absent if no product of the run takes it.
+// Rows V .. ld-1 of the weight are 0. The operand is absent if no product of the run takes it.
 QuantizedTensor Fp8Head::weight(bool columnwise) const {
   if (columnwise) return operand(Fp8Format::e4m3, sizes_.C, sizes_.ld, weight_columnwise_.memory());
   return operand(Fp8Format::e4m3, sizes_.ld, sizes_.C, weight_rowwise_.memory());
