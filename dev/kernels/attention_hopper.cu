@@ -16,6 +16,17 @@ bool takes_it(const DeviceInfo& info) {
   return !info.gpu || (info.compute_capability == 90 && hopper_attention_is_built());
 }
 
+// These have more ranges of queries than an H100 has blocks at once, 4 for each of its 132 multiprocessors. In the
+// second and third the queries of a group of heads are one range. The CPU has a multiprocessor a thread: there all
+// other cases have more ranges than blocks, too.
+std::vector<Case> persistent_cases() {
+  return {
+      {2, 9, 21, 280, 280, 64, 12, 0, Documents::none, Layout::gaps},
+      {2, 9, 21, 560, 280, 64, 12, 0, Documents::none, Layout::gaps},
+      {1, 9, 21, 1120, 560, 128, 12, 0, Documents::none, Layout::packed},
+  };
+}
+
 }  // namespace
 
 void check(Checker& checker) {
@@ -25,6 +36,8 @@ void check(Checker& checker) {
   OtherSchedules orders;
   if (!check_sizes(checker, orders, kHopper)) return;
   for (const Case& c : odd_cases()) check_case<bf16>(checker, orders, c, kHopper);
+  if (checker.stream.device().info().gpu)
+    for (const Case& c : persistent_cases()) check_case<bf16>(checker, orders, c, kHopper);
   check_against_others(checker, kHopper);
 }
 

@@ -67,11 +67,6 @@ inline std::vector<Case> odd_cases() {
       {1, 100, 100, 2, 1, 128, 0, 0, Documents::none, Layout::packed, 100},
       {2, 50, 60, 4, 2, 64, 100, 120, Documents::none, Layout::gaps},  // the first 20 queries see nothing
       {1, 10, 20, 2, 1, 128, 5, 40},                                   // no query sees anything
-      // These have more ranges of queries than an H100 has blocks at once, 4 for each of its 132 multiprocessors. In
-      // the second and third the queries of a group of heads are one range.
-      {2, 9, 21, 280, 280, 64, 12, 0, Documents::none, Layout::gaps},
-      {2, 9, 21, 560, 280, 64, 12, 0, Documents::none, Layout::gaps},
-      {1, 9, 21, 1120, 560, 128, 12, 0, Documents::none, Layout::packed},
   };
 }
 
