@@ -30,8 +30,8 @@ if [ "${CHECKPOINTS:-}" = every ]; then
   goes_on delayed-demand 2 --fp8 delayed --zero-stage 2 --fp8-all-gather --fp8-precompute-scales off
 else
   goes_on tensorwise 2 --fp8 tensorwise --zero-stage 3 --fp8-all-gather
-  goes_on delayed-sharded 2 --fp8 delayed --zero-stage 3 --fp8-all-gather
-  goes_on rowwise 1 --fp8 rowwise --checkpoint-async off
+  goes_on delayed-sharded 2 --fp8 delayed --fp8-head on --zero-stage 3 --fp8-all-gather
+  goes_on rowwise 1 --fp8 rowwise --fp8-head backward --checkpoint-async off
   goes_on rowwise-hp-wgrad 1 --fp8 rowwise-hp-wgrad
   goes_on blockwise 1 --fp8 blockwise --fp8-skip first=1
 fi

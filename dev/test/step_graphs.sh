@@ -26,9 +26,9 @@ echo "-- the program"
 odd_model layers=2
 options=(--model "$scratch/odd.json" --train-data "$scratch/letters.txt" --seq-len 16 --global-batch 8 --micro-batch 2 --steps 8
   --warmup-steps 3 --val-every 2 --val-tokens 256 --sample-every 3 --sample-tokens 5 --checkpoint-every 3 --dtype bf16)
-more=(--fp8 delayed --fp8-stats 4 --activation-offload attention)
+more=(--fp8 delayed --fp8-head on --fp8-stats 4 --activation-offload attention)
 for n in 1 2; do
-  if [ $n = 2 ]; then more=(--fp8 tensorwise --zero-stage 3 --fp8-all-gather); fi
+  if [ $n = 2 ]; then more=(--fp8 tensorwise --fp8-head backward --zero-stage 3 --fp8-all-gather); fi
   run off$n $n "${more[@]}"
   run on$n $n "${more[@]}" --cuda-graphs --trace "$scratch/trace.json"
   check "$n rank(s), validation, samples, a trace and checkpoints between: losses and weights" same off$n on$n
