@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Covers: promise 3: an optimizer's state and gradients in the host's memory have the bits of those on the device, in fp32
-# and in bf16, on one rank and where the state is shared out; so have runs that go on from a checkpoint
+# Covers: promise 3: an optimizer's state, gradients and weights in the host's memory have the bits of those on the device,
+# in fp32 and in bf16, on one rank and where the state is shared out; so have runs that go on from a checkpoint
 # Timeout: 1200
 #
 # MEMORY=every: every type, stage and size of a chunk.
@@ -18,10 +18,13 @@ check "two ranks that share" ranks 2 "$build/test/state_choices" "$choices"
 echo "-- the program"
 options=(--layers 2 --seq-len 32 --global-batch 4 --micro-batch 1 --steps 6 --warmup-steps 1 --val-every 3 --val-tokens 128
   --sample-every 3 --sample-tokens 5 --checkpoint-every 3 --dtype bf16)
-offload=(--offload-optimizer --offload-gradients)
+offload=(--offload-optimizer --offload-gradients --offload-weights)
 run plain 1
 run offloaded 1 "${offload[@]}"
 check "offloaded: the plain run's log and weights" same plain offloaded
+run weights 1 --offload-weights --fp8 tensorwise --recompute block --cuda-graphs
+run weights-here 1 --fp8 tensorwise
+check "weights alone, with FP8, recomputation and graphs" same weights-here weights
 resume offloaded-on 1 "$(checkpoint plain 3)" --offload-optimizer
 check "gone on from the plain run's checkpoint, offloaded" ends_alike plain offloaded-on 7
 options+=(--zero-stage 3 --moment-dtype bf16 --master-dtype bf16)
@@ -33,5 +36,7 @@ done
 run narrow-offloaded 2 "${offload[@]}"
 check "in bf16 and offloaded" same narrow-on narrow-offloaded
 check "bf16 is another training" not same_weights plain narrow-on
+refused "weights on the host that are gathered as FP8 bytes" "leave one of the two away" "$train" --dry-run --fp8 tensorwise \
+  --fp8-all-gather --offload-weights
 refused "a bf16 master of fp32 weights" "use --dtype bf16" "$train" --dry-run --dtype fp32 --master-dtype bf16
 echo "$checks checks passed"

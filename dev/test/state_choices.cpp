@@ -2,9 +2,9 @@
 //
 //   state_choices some|every      on one rank, or on several that shard it in each stage
 //
-// An offloaded state, offloaded gradients and both have the bits of those on the device, in each type and stage and in
-// chunks of any length, whether AdamW updates all weights or Muon those of the blocks' matrices. Each planned byte is
-// touched and no other, none is allocated after the start, and what the plan keeps is what theory says.
+// State, gradients and weights on the host, each alone and together, have the bits of those on the device, in each type
+// and stage and in chunks of any length, whether AdamW updates all weights or Muon those of the blocks' matrices. Each
+// planned byte is touched and no other, none is allocated after the start, and what the plan keeps is what theory says.
 // The state that is read back, and a snapshot of it, hold the same weights.
 #include <cstdio>
 
@@ -16,7 +16,7 @@ struct Choice {
   DType dtype, master, moments;
   int stage;
   bool tied, muon;
-  bool state_on_host = false, gradients_on_host = false;
+  bool state_on_host = false, gradients_on_host = false, weights_on_host = false;
   size_t chunk = 128;
 
   std::string types() const {
@@ -24,8 +24,8 @@ struct Choice {
                   dtype_name(moments), stage, tied ? "tied" : "own", muon ? ", Muon" : "");
   }
   std::string name() const {
-    return types() + format(", on the host: %s%s, %zu at once", state_on_host ? "state " : "",
-                            gradients_on_host ? "gradients" : "", chunk);
+    return types() + format(", on the host: %s%s%s, %zu at once", state_on_host ? "state " : "",
+                            gradients_on_host ? "gradients " : "", weights_on_host ? "weights" : "", chunk);
   }
 };
 
@@ -69,10 +69,12 @@ size_t without_second_moment(const Training& training, bool sharded) {
 }
 
 void check_plan(const Training& training, const Choice& choice) {
-  size_t device = 0, pinned = 0;
-  for (const MemoryPlan::Buffer& b : training.trainer->plan().buffers())
+  size_t device = 0, pinned = 0, weights = 0;
+  for (const MemoryPlan::Buffer& b : training.trainer->plan().buffers()) {
+    if (b.category == "weights" && (b.segment == Segment::pinned) == choice.weights_on_host) weights += b.bytes;
     if (b.category == "optimizer" && b.name != "weight decay of each range")
       (b.segment == Segment::pinned ? pinned : device) += b.bytes;
+  }
   const size_t parts = choice.stage ? size_t(training.mesh.world_size) : 1,
                elements = training.trainer->layout().size / parts,
                master = choice.dtype == DType::bf16 && choice.master == DType::fp32 ? 4 : 0,
@@ -82,13 +84,17 @@ void check_plan(const Training& training, const Choice& choice) {
               (choice.state_on_host ? device : pinned) == 0,
           "%s: %zu + %zu bytes are planned for %zu elements, %zu of them without a second moment",
           choice.name().c_str(), device, pinned, elements, without);
+  const size_t kept = choice.stage >= (choice.weights_on_host ? 1 : 3) ? elements : training.trainer->layout().size;
+  REQUIRE(weights == kept * bytes_of(choice.dtype), "%s: %zu bytes are planned for %zu weights", choice.name().c_str(),
+          weights, kept);
 }
 
 Trained train(World& world, const Choice& choice) {
   const ModelConfig config = tiny({.tied = choice.tied});
   TrainerSettings settings = settings_in(dtype_name(choice.dtype), config);
   settings.zero_stage = choice.stage, settings.snapshot = true, settings.seed = 11, settings.muon = choice.muon;
-  settings.state = {choice.master, choice.moments, choice.state_on_host, choice.gradients_on_host, choice.chunk};
+  settings.state = {choice.master, choice.moments,        choice.state_on_host, choice.gradients_on_host,
+                    choice.chunk,  choice.weights_on_host};
   Training training(world, config, settings);
   training.enqueue(), training.enqueue();
   training.finish(), training.finish();
@@ -107,18 +113,19 @@ int compare(World& world, Choice choice, bool every) {
   int same = 0;
   // Muon's sweeps are over one tensor each, and do not fill slots for all of the state.
   const size_t longest = choice.muon ? 1024 : 1 << 20;
-  for (const bool state_on_host : {false, true})
-    for (const bool gradients_on_host : {false, true})
-      for (const size_t chunk : {128, 1024, 1 << 20}) {
-        // Some: the state alone in one chunk, gradients alone and both in many.
-        if (!every && chunk != (state_on_host && !gradients_on_host ? longest : 128)) continue;
-        if (chunk > longest || (!state_on_host && !gradients_on_host && chunk > 128)) continue;
-        choice.state_on_host = state_on_host, choice.gradients_on_host = gradients_on_host, choice.chunk = chunk;
-        const Trained got = train(world, choice);
-        if (!want) want = got;
-        require_same(choice.name(), got, *want);
-        ++same;
-      }
+  for (int on_host = 0; on_host < 8; ++on_host)
+    for (const size_t chunk : {128, 1024, 1 << 20}) {
+      choice.state_on_host = on_host & 1, choice.gradients_on_host = on_host & 2, choice.weights_on_host = on_host & 4;
+      choice.chunk = chunk;
+      // Some: state and weights alone in one chunk; gradients alone, gradients with the state, and all of them in many.
+      if (!every && (on_host == 5 || on_host == 6)) continue;
+      if (!every && chunk != (on_host == 1 || on_host == 4 ? longest : 128)) continue;
+      if (chunk > longest || (on_host == 0 && chunk > 128)) continue;
+      const Trained got = train(world, choice);
+      if (!want) want = got;
+      require_same(choice.name(), got, *want);
+      ++same;
+    }
   if (world.first())
     printf("ok   %s: %d with the same bits, each planned byte touched and no other\n", choice.types().c_str(), same);
   return same;
@@ -142,7 +149,7 @@ void run(const Ranks& ranks, const Words& words) {
           }
       ++types;
     }
-  if (world.first()) printf("%d choices, the state on the host with the bits of that on the device\n", same);
+  if (world.first()) printf("%d choices, with the same bits on the host as on the device\n", same);
 }
 
 }  // namespace

@@ -216,6 +216,7 @@ class Configurations {
     for (const bool tied : {false, true}) {
       const std::string of = tied ? "-tied" : "";
       stored("state-on-host" + of, "bf16", {.tied = tied}).settings.state.on_host = true;
+      stored("weights-on-host" + of, "tensorwise", {.tied = tied}).settings.state.weights_on_host = true;
       Configuration& host = stored("gradients-on-host" + of, "tensorwise", {.tied = tied});
       host.settings.state.on_host = host.settings.state.gradients_on_host = true, host.settings.state.chunk = 1024;
     }

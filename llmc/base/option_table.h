@@ -143,13 +143,14 @@
   X("Memory", Choice, run, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all", "trains beyond-horizon") \
   X("Memory", Count, run, activation_loading_horizon, 2, "[1, 100000]", "blocks of which that is on the device at once", "trains offload") \
   X("Memory", Switch, run, offload_optimizer, false, "", "moments and fp32 master weights lie in the host's memory, and updates stream them", "trains") \
+  X("Memory", Switch, run, offload_weights, false, "", "weights lie in the host's memory, and each block's are copied to the device where they are used", "trains") \
   X("Memory", Switch, run, offload_gradients, false, "", "gradients lie in the host's memory but while their block's backward computes", "trains") \
   X("Memory", Choice, run, moment_dtype, "fp32", "fp32|bf16", "of the optimizer's moments (bf16: rounded stochastically)", "trains") \
   X("Memory", Choice, run, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
   \
   X("Ranks", Count, run, zero_stage, 0, "[0, 3]", "what ranks shard: 1 master weights and moments, 2 also gradients, 3 also weights (ZeRO; 3: FSDP)", "sharing") \
   X("Ranks", Count, ranks, hybrid_shard_degree, 0, "[0, 1e6]", "data ranks over which one copy is sharded; the others are replicas (0: all data ranks)", "data-ranks") \
-  X("Ranks", Count, run, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3)", "stage-3") \
+  X("Ranks", Count, run, prefetch, 1, "[1, 1e6]", "units whose weights are gathered ahead of their use (--zero-stage 3, --offload-weights)", "gathers") \
   X("Ranks", Count, ranks, tensor_parallel_degree, 1, "[1, 1e6]", "ranks that split heads, FFN and vocabulary, and the tokens between products (sequence parallelism)") \
   X("Ranks", Count, ranks, tensor_parallel_overlap, 4, "[1, 64]", "chunks of each all-gather and reduce-scatter of tensor parallelism, which overlap with products", "tensor") \
   X("Ranks", Choice, run, tensor_parallel_reduce_dtype, "auto", "auto|fp32|bf16", "type in which tensor parallelism sends and adds partial sums (auto: that of activations)", "tensor") \

@@ -48,7 +48,9 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   const size_t with_second = std::min(settings.chunk, longest_run(updates_contiguous(placement)));
   const size_t chunk = std::max(with_second, std::min(settings.chunk, without_second));
   sweep_.emplace(compute.device(), compute, settings.in_chunks() ? host : nullptr, chunk);
-  bool stages = false, narrows = false;
+  // Weights on the host are set, and read, by chunks, too.
+  bool stages = parameters.on_host() && parameters.type() == DType::fp32;
+  bool narrows = parameters.on_host() && parameters.type() == DType::bf16;
   for (const StateKind kind : kStateKinds) {
     const bool is_kept = kind == StateKind::master ? parameters.type() == DType::bf16 && settings.master == DType::fp32
                                                    : shards(kind).size() > 0;
@@ -64,9 +66,11 @@ OptimizerState::OptimizerState(MemoryPlan& plan, const ParameterLayout& layout, 
   }
   if (settings.gradients_on_host && moments)
     gradient_slots_ = plan.add(Segment::device, "update slots", "gradients", DType::fp32, {2, chunk});
-  if (!stages) return;
+  if (parameters.on_host() && moments)
+    weight_slots_ = plan.add(Segment::device, "update slots", "weights", parameters.type(), {2, chunk});
+  if (!stages && !narrows) return;
   const int64_t staged = std::max<int64_t>(128, int64_t(std::min(kStaged, largest_slice) / 128 * 128));
-  staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
+  if (stages) staged_ = plan.add(Segment::device, "scratch", "optimizer state as fp32", DType::fp32, {staged});
   if (narrows) narrow_ = plan.add(Segment::device, "scratch", "optimizer state as bf16", DType::bf16, {staged});
 }
 
@@ -109,7 +113,7 @@ void OptimizerState::set(StateKind kind, int unit, const Shard& shard, const Fil
     n = std::min(staged_->size(), target.size() - done);
     const Tensor staged = staged_->elements(0, n);
     fill(staged, size_t(done));
-    narrow(target.elements(done, n), staged, bool(slots_[kind]));
+    narrow(target.elements(done, n), staged, on_host(kind));
   }
 }
 
@@ -119,8 +123,22 @@ void OptimizerState::get(StateKind kind, int unit, const Shard& shard, const Use
   for (int64_t done = 0, n; done < source.size(); done += n) {
     n = std::min(staged_->size(), source.size() - done);
     const Tensor staged = staged_->elements(0, n);
-    widen(staged, source.elements(done, n), bool(slots_[kind]));
+    widen(staged, source.elements(done, n), on_host(kind));
     use(staged, size_t(done));
+  }
+}
+
+void OptimizerState::set_weights() {
+  if (!has_master()) return;
+  const int64_t most = parameters_.on_host() ? narrow_->size() : INT64_MAX;
+  for (const auto& [unit, shard, _] : shards(StateKind::master).entries()) {
+    const Tensor weights = parameters_.kept(unit, shard);
+    get(StateKind::master, unit, shard, [&](const Tensor& from, size_t first) {
+      for (int64_t done = 0, n; done < from.size(); done += n) {
+        n = std::min(most, from.size() - done);
+        narrow(weights.elements(int64_t(first) + done, n), from.elements(done, n), parameters_.on_host());
+      }
+    });
   }
 }
 

@@ -18,17 +18,20 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayo
   const bool none_in_turn =
       std::none_of(placement.begin(), placement.end(), [](const auto& p) { return p.needs_slot() && !p.in_bytes; });
   if (scales) fp8_.emplace(plan, layout, placement, *scales, none_in_turn ? 0 : blocks_at_once, compute, gather_stream);
-  weights_ =
-      plan.add(Segment::symmetric, "weights", none_in_turn ? "weights" : "weights, a part", type, {shards_.size()});
+  const bool in_parts = std::any_of(placement.begin(), placement.end(),
+                                    [](const auto& p) { return p.weights != p.whole && !p.in_bytes; });
+  weights_ = plan.add(on_host() ? Segment::pinned : Segment::symmetric, "weights",
+                      in_parts ? "weights, a part" : "weights", type, {shards_.size()});
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const UnitPlacement& p = placement[size_t(unit)];
+    const bool stays = !p.updates_part() && !p.weights_on_host;
     units_.push_back({.ranks = &p.group->gather,
                       .layer = layout.units[size_t(unit)].layer,
                       .slot = none_in_turn || !p.needs_slot() ? -1 : slot_of(layout, unit, blocks_at_once),
                       .in_bytes = p.in_bytes,
-                      .updates_part = p.updates_part(),
-                      .current = !p.updates_part(),
-                      .waited = !p.updates_part(),
+                      .update_ends = !stays,
+                      .current = stays,
+                      .waited = stays,
                       .gathered = Event(compute.device())});
   }
   const auto needs_memory = [&](int unit) { return units_[size_t(unit)].slot >= 0 && !units_[size_t(unit)].in_bytes; };
@@ -53,14 +56,14 @@ void ParameterStore::prepare() {
 }
 
 void ParameterStore::changed() {
-  for (UnitWeights& u : units_) u.current = u.waited = !u.updates_part, u.operands_current = false;
+  for (UnitWeights& u : units_) u.current = u.waited = !u.update_ends, u.operands_current = false;
   if (fp8_) fp8_->changed();
   awaited_update_ = false;
 }
 
 void ParameterStore::updated(bool amax_ready) {
   changed();
-  if (std::any_of(units_.begin(), units_.end(), [](const UnitWeights& u) { return u.updates_part; }))
+  if (std::any_of(units_.begin(), units_.end(), [](const UnitWeights& u) { return u.update_ends; }))
     updated_.record(compute_);
   if (!fp8_) return;
   if (fp8_->gather_stream_reads_update(amax_ready)) wait_for_update();
@@ -80,9 +83,17 @@ void ParameterStore::gather(int unit) {
   if (u.slot >= 0) take_slot(u, unit);
   wait_for_update();
   if (u.in_bytes) fp8_->gather(u.layer);
+  else if (on_host()) load(u, placement_[size_t(unit)]);
   else u.ranks->all_gather(gather_stream_, u.whole, u.own);
   u.gathered.record(gather_stream_);
   u.current = true, u.waited = u.operands_current = false;
+}
+
+// Copies what this rank keeps of a unit from the host to its place in the slot. The ranks gather the rest.
+void ParameterStore::load(const UnitWeights& u, const UnitPlacement& p) {
+  const Tensor here = u.whole.elements(int64_t(p.weights.first), int64_t(p.weights.count));
+  copy(gather_stream_, here, kept(int(&u - units_.data()), p.weights));
+  if (p.weights != p.whole) u.ranks->all_gather(gather_stream_, u.whole, here);
 }
 
 // Takes the unit's slot: the unit that was there is no longer whole, and the gather waits until compute has read it.

@@ -4,8 +4,11 @@
 // and in stage 3 while the unit is still in its slot. The order of the three calls is checked all the same: it is an
 // error to use a unit that was not gathered, or to gather it again before its release.
 //
-// Stage 3 has `blocks_at_once` slots for blocks, which they use in turn, and one slot for the embedding and the head.
-// If the head is tied, both are needed at once and have a slot each.
+// Weights on the host are copied to the device by gather(), in each stage: this rank's part, to its place in the unit's
+// slot, where the ranks gather the rest.
+//
+// Stage 3, and weights on the host, have `blocks_at_once` slots for blocks, which they use in turn, and one slot for
+// the embedding and the head. If the head is tied, both are needed at once and have a slot each.
 //
 // The weights of FP8 products are quantized by the first get() after they were changed or gathered, or they are
 // gathered as FP8 bytes (fp8_weights.h).
@@ -29,6 +32,7 @@ class ParameterStore {
   void prepare();
 
   DType type() const { return weights_->type; }
+  bool on_host() const { return placement_.front().weights_on_host; }
 
   void gather(int unit);
   // Returns the unit's weights, which are valid until release(unit). If a block was gathered as bytes, only its norms
@@ -45,8 +49,8 @@ class ParameterStore {
   // Returns the memory (products of all blocks) for the amaxes of the weights that this rank updates:
   // global_norm_finish() clears it and adamw() raises it. Absent if the amaxes are not needed.
   Tensor weight_amax() const { return fp8_ ? fp8_->weight_amax() : Tensor(); }
-  // Call this after all weights were updated on the compute stream. `amax_ready`: weight_amax() holds their
-  // amaxes.
+  // Call this after all weights were updated on the compute stream, which must have waited for those that lie on the
+  // host. `amax_ready`: weight_amax() holds their amaxes.
   void updated(bool amax_ready = false);
   // Call this after a CUDA graph has updated the weights. It marks all gathered and quantized copies as out of date,
   // and enqueues nothing.
@@ -58,7 +62,7 @@ class ParameterStore {
     int layer;                      // -1: the unit is no block
     int slot;                       // where the unit becomes whole; -1: it takes no slot in turn with others
     bool in_bytes;                  // it is gathered as FP8 bytes
-    bool updates_part;              // an update writes only `own`, so the unit must be gathered after it
+    bool update_ends;               // after an update the unit must be gathered again
     bool current;                   // it is whole, or will be once `gathered` is reached
     bool waited;                    // compute has waited for that
     bool in_use = false;            // it was gathered, and not released yet
@@ -68,6 +72,7 @@ class ParameterStore {
     // `whole` is absent.
     Tensor own = {}, whole = {}, unquantized = {};
   };
+  void load(const UnitWeights& u, const UnitPlacement& p);
   void take_slot(const UnitWeights& u, int unit);
   void wait_for_update();
 

@@ -9,6 +9,9 @@
 //     2     own     own         whole      (own, if the unit is gathered as FP8 bytes)
 //     3     own     own         own
 //
+// Weights that lie in the host's memory are whole in stage 0, and a rank's own part in the others. A unit's are copied
+// to the device where they are used; of parts the ranks gather the whole.
+//
 // A shard is an interval of a unit. A slice is an interval of a tensor. A chunk is an interval of rows, of tokens, or
 // of what is copied.
 #pragma once
@@ -62,18 +65,20 @@ struct UnitPlacement {
   Shard saved;                      // what this rank writes to a checkpoint: the replicas divide `own` among them
   Shard state, gradients, weights;  // what this rank keeps between uses: `whole` or `own`
   bool in_bytes;                    // its weights are gathered as FP8 bytes
+  bool weights_on_host;             // what this rank keeps of its weights lies in the host's memory
 
   // The stores ask these and updates_contiguous(), and compare no shards themselves.
   bool updates_part() const { return state != whole; }  // an update writes only `own` here, and other ranks the rest
   bool reduces_each_micro_batch() const { return gradients != whole; }  // else once, after the last micro-batch
-  bool needs_slot() const { return weights != whole; }  // its whole weights are not kept, but gathered into a slot
+  // Its whole weights are not kept on the device, but gathered into a slot.
+  bool needs_slot() const { return weights != whole || weights_on_host; }
 };
 using Placement = std::vector<UnitPlacement>;  // one for each unit
 
 // `zero_stage` is Mesh::effective_stage(). `in_bytes` says which units are gathered as FP8 bytes if they are gathered
-// at all. `group` must outlive the result.
+// at all; `weights_on_host`, where the weights of all units lie. `group` must outlive the result.
 inline Placement place_units(const ParameterLayout& layout, int zero_stage, const ShardGroup& group,
-                             const std::function<bool(int unit)>& in_bytes) {
+                             const std::function<bool(int unit)>& in_bytes, bool weights_on_host = false) {
   Placement placement;
   const size_t replicas = size_t(group.replicate.size()), replica = size_t(group.replicate.rank());
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
@@ -82,7 +87,7 @@ inline Placement place_units(const ParameterLayout& layout, int zero_stage, cons
     const Shard saved{own.first + begin, part * (replica + 1) / replicas - begin};
     const bool bytes = zero_stage >= 1 && in_bytes(unit);
     placement.push_back({&group, whole, own, saved, zero_stage >= 1 ? own : whole, zero_stage >= 2 ? own : whole,
-                         zero_stage >= 3 || bytes ? own : whole, bytes});
+                         zero_stage >= (weights_on_host ? 1 : 3) || bytes ? own : whole, bytes, weights_on_host});
   }
   return placement;
 }

@@ -12,6 +12,10 @@ void Sweep::begin() {
   for (const Event& stored : stored_) host_->in.wait(stored);
 }
 
+void Sweep::finish() {
+  for (const Event& stored : stored_) compute_.wait(stored);
+}
+
 void Sweep::run(std::span<const SweepArray> arrays, const F& f) {
   std::vector<Tensor> here;
   if (std::none_of(arrays.begin(), arrays.end(), [](const SweepArray& a) { return bool(a.slots); })) {

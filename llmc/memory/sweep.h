@@ -23,6 +23,8 @@ class Sweep {
   Sweep(Device& device, Stream& compute, HostStreams* host, size_t chunk);
   // Call this before the sweeps of a step: the first chunks that they load may be the last that the former step stored.
   void begin();
+  // Lets compute wait until all arrays of former sweeps are on the host.
+  void finish();
   // `here` are the arrays of a chunk, on the device while the work that f enqueues on compute runs. `first` is the
   // chunk's first element. At least the last array is not absent.
   using F = std::function<void(std::span<const Tensor> here, size_t first)>;

@@ -39,8 +39,10 @@ std::vector<Options> activation_ways(const Options& from) {
 
 // Ways to keep parts of the state on the host.
 std::vector<Options> state_ways(const Options& from) {
-  std::vector<Options> ways = {from, from, from};
-  ways[1].offload_optimizer = ways[2].offload_optimizer = ways[2].offload_gradients = true;
+  std::vector<Options> ways(4, from);
+  for (size_t i = 1; i < ways.size(); ++i) ways[i].offload_optimizer = true;
+  ways[2].offload_gradients = ways[3].offload_gradients = true;
+  ways[3].offload_weights = from.offload_weights || !from.fp8_all_gather;  // FP8 bytes are gathered from the device
   ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
   return ways;
 }
@@ -50,7 +52,8 @@ std::vector<Options> state_ways(const Options& from) {
 bool plainer(const Options& a, const Options& b) {
   return recompute_named(a.recompute) <= recompute_named(b.recompute) &&
          offload_named(a.activation_offload) <= offload_named(b.activation_offload) &&
-         a.offload_optimizer <= b.offload_optimizer && a.offload_gradients <= b.offload_gradients;
+         a.offload_optimizer <= b.offload_optimizer && a.offload_gradients <= b.offload_gradients &&
+         a.offload_weights <= b.offload_weights;
 }
 
 }  // namespace
@@ -322,11 +325,12 @@ std::vector<PlanCandidate> Planner::savings() const {
   add(true, [](Options& o) { o.recompute = "block", o.activation_offload = "input", o.recompute_every = 1; });
   add(true, [](Options& o) { o.offload_optimizer = true; });
   add(true, [](Options& o) { o.offload_gradients = true; });
+  if (!options_.fp8_all_gather) add(true, [](Options& o) { o.offload_weights = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
   if (mesh_.state_shards() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
   add(false, [](Options& o) { o.moment_dtype = "bf16"; });
   add(false, [](Options& o) { o.activation_offload = "none"; });
-  add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = false; });
+  add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = o.offload_weights = false; });
   add(false, [](Options& o) { o.checkpoint_async = false; });
   ways.push_back(all);
   std::vector<PlanCandidate> weighed;

@@ -182,7 +182,9 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
   if (const std::string unread = unread_options(m.asked); !unread.empty()) console.item("", unread);
 }
 
-bool offloads(const Options& o) { return o.activation_offload != "none" || o.offload_optimizer || o.offload_gradients; }
+bool offloads(const Options& o) {
+  return o.activation_offload != "none" || o.offload_optimizer || o.offload_gradients || o.offload_weights;
+}
 
 void print_prediction(const Modelled& m, Console& console) {
   const Replay& step = m.replayed;

@@ -167,8 +167,7 @@ void Muon::finish(int number, ParameterStore& parameters, const StepState* state
                           muon_scale(settings_.muon_scale, m.rows(), m.columns())};
     const int index = fp8_.weight_amax_index(m.tensor->projection);
     const Tensor amax = amaxes && index >= 0 ? amaxes.elements(index, 1) : Tensor();
-    const SweepArray arrays[] = {state_.sweep_array(StateKind::master, unit, shard),
-                                 {parameters.kept_from(unit, shard), {}}};
+    const SweepArray arrays[] = {state_.sweep_array(StateKind::master, unit, shard), state_.weights_array(unit, shard)};
     state_.sweep().run(arrays, [&](std::span<const Tensor> here, size_t first) {
       const Tensor &master = here[0], &weights = here[1];
       muon_update(compute_, master ? master : weights, master ? weights : Tensor(),

@@ -116,15 +116,15 @@ void Optimizer::square_sum(StepState* state) {
   compute_.wait(summed_);
 }
 
-void Optimizer::update_run(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
-                           AdamWAmax amax) {
+void Optimizer::update_run(const Run& run, const Tensor& gradients, const StepState* state, AdamWAmax amax) {
   std::vector<SweepArray> arrays;
   for (const StateKind kind : kStateKinds) arrays.push_back(state_.sweep_array(kind, run.unit, run.elements));
   arrays.push_back(state_.gradient_array(gradients));
+  arrays.push_back(state_.weights_array(run.unit, run.elements));
   state_.sweep().run(arrays, [&](std::span<const Tensor> here, size_t first) {
-    const Tensor &master = here[0], &m = here[1], &v = here[2], &g = here[3], own = weights.elements(first, g.size());
-    adamw(compute_, master ? master : own, m, v, master ? own : Tensor(), g, state, ranges_on_device_ + run.first_range,
-          run.ranges, first, constants_, amax);
+    const Tensor &master = here[0], &m = here[1], &v = here[2], &g = here[3], &weights = here[4];
+    adamw(compute_, master ? master : weights, m, v, master ? weights : Tensor(), g, state,
+          ranges_on_device_ + run.first_range, run.ranges, first, constants_, amax);
   });
 }
 
@@ -136,8 +136,7 @@ void Optimizer::decide_update(const ParameterStore& parameters, StepState* state
 
 void Optimizer::update(const GradientStore& gradients, ParameterStore& parameters, StepState* state) {
   const Tensor amax = parameters.weight_amax();
-  for (const Run& run : runs_)
-    update_run(run, gradients.sums_from(run.unit, run.elements), parameters.kept_from(run.unit, run.elements), state,
-               words_of(amax));
+  for (const Run& run : runs_) update_run(run, gradients.sums_from(run.unit, run.elements), state, words_of(amax));
+  state_.finish_update();
   parameters.updated(bool(amax));
 }

@@ -43,8 +43,7 @@ class Optimizer {
   void add_runs(const OptimizerSettings& settings, const Fp8Settings& fp8);
   void add_ranges(const Run& run, int unit, const Shard& shard, const OptimizerSettings& settings,
                   const Fp8Settings& fp8);
-  void update_run(const Run& run, const Tensor& gradients, const Tensor& weights, const StepState* state,
-                  AdamWAmax amax);
+  void update_run(const Run& run, const Tensor& gradients, const StepState* state, AdamWAmax amax);
   void plan_squares(int unit);
   void square_sum(StepState* state);
 

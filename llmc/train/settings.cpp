@@ -200,6 +200,10 @@ void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, in
   s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip, o.fp8_head}, config);
   REQUIRE(s.fp8.on() || !o.fp8_all_gather,
           "--fp8-all-gather: --fp8 is off, so there are no FP8 weights\n  add --fp8 tensorwise or delayed");
+  REQUIRE(
+      !o.fp8_all_gather || !o.offload_weights,
+      "--fp8-all-gather with --offload-weights: a rank quantizes its part on the device, and the weights lie on the "
+      "host\n  leave one of the two away");
   if (!s.fp8.on()) return;
   REQUIRE(o.dtype != "fp32",
           "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
@@ -347,6 +351,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.moments = o.moment_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.state.on_host = t.training && o.offload_optimizer;
   t.state.gradients_on_host = t.training && o.offload_gradients;
+  t.state.weights_on_host = t.training && o.offload_weights;
   t.seed = uint64_t(o.seed);
   t.verifies = t.training && o.verify_every > 0;
   t.looks = t.training && o.gpu_every > 0;

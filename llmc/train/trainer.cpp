@@ -49,11 +49,12 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
       settings_(with_moments(settings)),
       shard_group_(groups_.shard_group()),
       layout_(whole_config_, shard_group_.degree(), split_),
-      placement_(place_units(layout_, mesh.effective_stage(settings.zero_stage), shard_group_,
-                             [&](int unit) {
-                               return settings.fp8.gathers_bytes(
-                                   layout_.projections.of(layout_.units[size_t(unit)].layer));
-                             })),
+      placement_(place_units(
+          layout_, mesh.effective_stage(settings.zero_stage), shard_group_,
+          [&](int unit) {
+            return settings.fp8.gathers_bytes(layout_.projections.of(layout_.units[size_t(unit)].layer));
+          },
+          settings.state.weights_on_host)),
       compute_(device, "compute"),
       gather_stream_(device, "gather", StreamPriority::highest),
       reduce_stream_(device, "reduce", StreamPriority::highest),

@@ -79,13 +79,7 @@ void Trainer::restore(const Checkpoint& checkpoint) {
 
 // Must be called when the weights are new: updates the products' copy from the master.
 void Trainer::begin_training() {
-  if (optimizer_state_.has_master())
-    for (const auto& [unit, shard, _] : optimizer_state_.shards(StateKind::master).entries()) {
-      const Tensor weights = parameters_.kept(unit, shard);
-      optimizer_state_.get(StateKind::master, unit, shard, [&](const Tensor& from, size_t first) {
-        cast(compute_, weights.elements(first, from.size()), from);
-      });
-    }
+  optimizer_state_.set_weights();
   parameters_.updated();
   reset_graph();
   compute_.synchronize();
