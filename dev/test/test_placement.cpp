@@ -26,13 +26,14 @@ struct Placed {
   RecordingCommunicator gather, replicate;
   ShardGroup group{gather, gather, replicate};
   Placement placement;
-  Placed(const Mesh& m, int stage, bool in_bytes)
+  Placed(const Mesh& m, int stage, bool in_bytes, bool weights_on_host = false)
       : mesh(m),
         layout(small(), m.state_shards()),
         gather(m.shard_rank * m.context_degree + m.context_rank, Communicator::first_ranks(m.state_shards())),
         replicate(m.replicate_rank, Communicator::first_ranks(m.replicate_degree)),
-        placement(place_units(layout, m.effective_stage(stage), group,
-                              [&](int unit) { return in_bytes && layout.units[size_t(unit)].layer >= 0; })) {}
+        placement(place_units(
+            layout, m.effective_stage(stage), group,
+            [&](int unit) { return in_bytes && layout.units[size_t(unit)].layer >= 0; }, weights_on_host)) {}
 };
 
 // Calls f(world, rank 0's mesh, shard) for each mesh of up to 12 ranks.
@@ -95,6 +96,12 @@ TEST_CASE("a stage is a row of the table, and stage 0 where one rank shards") {
       CHECK(embedding.needs_slot() == !whole[2]);
       CHECK(block.in_bytes == !whole[3]);
       CHECK(updates_contiguous(r.placement) == (whole[0] == whole[1] && whole[0] == whole[2]));
+      // Weights on the host are shared out wherever the state is, and all units are copied into slots.
+      const Placed host(r.mesh, stage, false, true);
+      for (const UnitPlacement& p : host.placement) {
+        CHECK(p.weights == p.state);
+        CHECK(p.needs_slot());
+      }
     }
   });
 }

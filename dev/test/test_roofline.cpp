@@ -242,7 +242,8 @@ TEST_CASE("each kernel, head size and recipe is charged with its own rate") {
 }
 
 TEST_CASE("the table of rates: sources, order and what is confirmed") {
-  for (const char* name : {"A100", "H100", "H200", "B200"}) {
+  for (const char* name : {"A100", "H100", "H200", "B200", "A10G", "A6000", "L40S", "RTX4080", "RTX4090", "RTX5060Ti",
+                           "RTX5080", "RTX5090", "RTXPRO6000"}) {
     CAPTURE(name);
     const DeviceInfo device = modelled_device(name);
     const ReplayRates rates = ReplayRates::of(device), sheet = ReplayRates::data_sheet(device);
@@ -256,6 +257,8 @@ TEST_CASE("the table of rates: sources, order and what is confirmed") {
       CHECK(rate.flops > 0);
       CHECK(rate.flops < sheet.flops(rate.of));
     }
+    CHECK(rates.host_bytes < device.bus_bytes_per_second);
+    CHECK(rates.node_bytes > rates.host_bytes / 3);
     const double bf16 = rates.flops(product_bf16);
     CHECK(rates.flops(product_fp8_tensor) > rates.flops(product_fp8_row));
     CHECK(rates.flops(product_fp8_row) > rates.flops(product_fp8_block));

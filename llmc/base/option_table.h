@@ -69,7 +69,7 @@
   X("Run", Switch, start, dry_run, false, "", "print the plan of memory and steps, train nothing") \
   X("Run", Count, start, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, start, gpus_per_node, 8, "[1, 1024]", "of such a cluster", "nodes") \
-  X("Run", Text, start, gpu, "auto", "auto|A100|H100|H200|B200", "of such a cluster (auto: H100); --memory-limit for one with another memory", "nodes") \
+  X("Run", Text, start, gpu, "auto", "NAME", "of such a cluster (auto: H100): A100, H100, H200, B200, A10G, A6000, L40S, RTX4080, RTX4090, RTX5060Ti, RTX5080, RTX5090 or RTXPRO6000; --memory-limit for one with another memory", "nodes") \
   X("Run", Real, machine, network_bandwidth, kAuto, "(0, 1e6]", "GB/s that a GPU sends to other nodes, for predictions (auto: 40, A100: 20)", "network") \
   X("Run", Switch, machine, nvtx, false, "", "name steps, blocks and kernels for Nsight Systems", "gpu") \
   X("Run", Switch, machine, quiet, false, "", "prints only warnings, errors, and what --sample-only or --eval-only found") \

@@ -35,6 +35,7 @@ struct DeviceInfo {
   bool wide_rows = false;
   double bf16_flops = 0;  // dense peak per second; 0 if it is not known
   double memory_bytes_per_second = 0;
+  double bus_bytes_per_second = 0;  // of the bus to the host, in each direction; 0 if it is not known
 };
 
 // How the CPU backend executes. The number of threads, the orders and the timings never change the bits of a result, so

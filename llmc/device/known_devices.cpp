@@ -4,18 +4,36 @@
 
 namespace {
 
-// Dense bf16 tensor-core peaks (operations per second) and memory bandwidths (bytes per second) from the vendor's data
-// sheets.
+// Dense bf16 tensor-core peaks with fp32 sums (operations per second), memory bandwidths, and those of PCIe in each
+// direction (bytes per second), from the vendor's data sheets. A GPU without the last has NVLink to its host, or it is
+// not known.
+constexpr double kPcie4 = 31.5e9, kPcie5 = 63e9;  // 16 lanes of generation 4 (or 8 of generation 5); 16 of 5
 struct KnownRate {
   const char* name;  // a part of the device's name; the first row that matches counts
-  double bf16_flops, memory_bytes_per_second;
+  double bf16_flops, memory_bytes_per_second, bus_bytes_per_second = 0;
 };
 constexpr KnownRate kKnownRates[] = {
-    {"GH200", 989e12, 4.0e12},           {"H200 NVL", 835e12, 4.8e12},        {"H200", 989e12, 4.8e12},
-    {"H100 PCIe", 756e12, 2.0e12},       {"H100 NVL", 835e12, 3.9e12},        {"H100", 989e12, 3.35e12},
-    {"H800", 989e12, 3.35e12},           {"GB200", 2500e12, 8.0e12},          {"B200", 2250e12, 8.0e12},
-    {"A100-SXM4-80GB", 312e12, 2.04e12}, {"A100 80GB PCIe", 312e12, 1.94e12}, {"A100", 312e12, 1.55e12},
-    {"L40S", 362e12, 0.864e12},          {"RTX 4090", 165e12, 1.008e12},
+    {"GH200", 989e12, 4.0e12},
+    {"H200 NVL", 835e12, 4.8e12, kPcie5},
+    {"H200", 989e12, 4.8e12, kPcie5},
+    {"H100 PCIe", 756e12, 2.0e12, kPcie5},
+    {"H100 NVL", 835e12, 3.9e12, kPcie5},
+    {"H100", 989e12, 3.35e12, kPcie5},
+    {"H800", 989e12, 3.35e12, kPcie5},
+    {"GB200", 2500e12, 8.0e12},
+    {"B200", 2250e12, 8.0e12, kPcie5},
+    {"A100-SXM4-80GB", 312e12, 2.04e12, kPcie4},
+    {"A100 80GB PCIe", 312e12, 1.94e12, kPcie4},
+    {"A100", 312e12, 1.55e12, kPcie4},
+    {"A10G", 70e12, 0.6e12, kPcie4},
+    {"RTX A6000", 154.8e12, 0.768e12, kPcie4},
+    {"L40S", 362e12, 0.864e12, kPcie4},
+    {"RTX 4080", 97.5e12, 0.717e12, kPcie4},
+    {"RTX 4090", 165e12, 1.008e12, kPcie4},
+    {"RTX 5060 Ti", 47.4e12, 0.448e12, kPcie4},
+    {"RTX 5080", 112.6e12, 0.96e12, kPcie5},
+    {"RTX 5090", 209.5e12, 1.792e12, kPcie5},
+    {"RTX PRO 6000", 503.8e12, 1.792e12, kPcie5},
 };
 
 struct Modelled {
@@ -29,6 +47,15 @@ constexpr Modelled kModelled[] = {
     {"H100", "NVIDIA H100 80GB HBM3", 90, 132, 79.1, 227 << 10},
     {"H200", "NVIDIA H200", 90, 132, 139.8, 227 << 10},
     {"B200", "NVIDIA B200", 100, 148, 178.4, 227 << 10},
+    {"A10G", "NVIDIA A10G", 86, 80, 22.5, 99 << 10},
+    {"A6000", "NVIDIA RTX A6000", 86, 84, 48.0, 99 << 10},
+    {"L40S", "NVIDIA L40S", 89, 142, 45.0, 99 << 10},
+    {"RTX4080", "NVIDIA GeForce RTX 4080", 89, 76, 16.0, 99 << 10},
+    {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 24.0, 99 << 10},
+    {"RTX5060Ti", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 15.9, 99 << 10},
+    {"RTX5080", "NVIDIA GeForce RTX 5080", 120, 84, 15.9, 99 << 10},
+    {"RTX5090", "NVIDIA GeForce RTX 5090", 120, 170, 31.8, 99 << 10},
+    {"RTXPRO6000", "NVIDIA RTX PRO 6000 Blackwell", 120, 188, 95.6, 99 << 10},
 };
 
 }  // namespace
@@ -38,6 +65,7 @@ void set_known_rates(DeviceInfo& info) {
     if (info.name.find(rate.name) == std::string::npos) continue;
     info.bf16_flops = rate.bf16_flops;
     info.memory_bytes_per_second = rate.memory_bytes_per_second;
+    info.bus_bytes_per_second = rate.bus_bytes_per_second;
     return;
   }
 }

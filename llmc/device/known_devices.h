@@ -5,8 +5,8 @@
 
 #include "llmc/device/device.h"
 
-// Sets bf16_flops and memory_bytes_per_second if the name of the device is known.
+// Sets bf16_flops and the bandwidths of memory and bus if the name of the device is known.
 void set_known_rates(DeviceInfo& info);
-// Returns a GPU that need not be present: "H100" (also for "auto"), "H200", "A100" or "B200". Throws on any other name
-// and lists the known ones.
+// Returns a GPU that need not be present, such as "H100" (also for "auto") or "RTX4090", as large as the driver tells
+// of it. Throws on any other name and lists the known ones.
 DeviceInfo modelled_device(const std::string& name);

@@ -20,14 +20,22 @@ struct Row {
   bool confirmed = false;
 };
 constexpr double kHopper = 989, kBlackwell = 2250;  // TFLOP/s in bf16: H100 and H200 (SXM); B200
+// LLMQ's 7B on an RTX 5060 Ti and its 14B on an RTX 4090, which compute each block twice in forward.
+constexpr const char* kOfCards =
+    "assumption: bf16 85% of the data sheet and FP8 80%; published steps imply more in bf16 on an RTX 4090 and an RTX "
+    "5060 Ti, which clock higher";
 using enum RateClass;
 constexpr Row kRows[] = {
     {90, product_bf16, 0, 690 / kHopper, "measured: 675 to 705 in steps of 1B and 8B on an H200", true},
+    {89, product_bf16, 0, 0.85, kOfCards},
+    {120, product_bf16, 0, 0.85, kOfCards},
     {0, product_bf16, 0, 0.70, "assumption: 70% of the data sheet, as on an H200"},
     {0, product_tf32, 0, 0.35, "assumption: half of bf16's, as on the data sheet"},
     {0, product_fp32, 0, 53.6 / kHopper,
      "assumption: 80% of the data sheet's fp32 without tensor cores, 67 on an H100"},
     {90, product_fp8_tensor, 0, 1315 / kHopper, "measured: 1290 to 1361 in steps of 1B and 8B on an H200", true},
+    {89, product_fp8_tensor, 0, 1.6, kOfCards},
+    {120, product_fp8_tensor, 0, 1.6, kOfCards},
     {0, product_fp8_tensor, 0, 1.33, "assumption: 66% of the data sheet, as on an H200"},
     {0, product_fp8_row, 0, 0.70 * 1.75,
      "published: cuBLAS 12.9 on Hopper, scales of rows or blocks, up to 1.75 times bf16's (here: of 70%)"},
@@ -54,7 +62,9 @@ constexpr Row kRows[] = {
 };
 
 // `memory_part` is a fraction of the data sheet's bandwidth. Links have bytes per second in each direction: 80% of
-// NVLink's data sheet (of PCIe's for GPUs without NVLink), and 85% of PCIe's, which is what an H200 reached.
+// NVLink's data sheet, and 87% of PCIe's, which is what an H100 and an H200 reached. GPUs with neither NVLink nor
+// peer-to-peer copies (node_bytes 0) send to each other through the host. `host_bytes` is for GPUs whose bus is not
+// known.
 struct Bytes {
   int compute_capability;
   double memory_part, node_bytes, network_bytes, host_bytes;
@@ -72,7 +82,11 @@ constexpr Bytes kBytes[] = {
      "and the host; assumption: 80% of NVLink and of a network card of 400 Gb/s a GPU",
      true},
     {100, 0.80, 720e9, 40e9, 55e9, kAssumed},
-    {0, 0.80, 25e9, 40e9, 27e9, kAssumed}};
+    {0, 0.80, 0, 40e9, 27e9,
+     "assumption: 80% of the data sheet's memory, as on an H200; 87% of PCIe's, as on an H200, half of it between "
+     "GPUs, "
+     "through the host; 80% of a network card of 400 Gb/s a GPU"}};
+constexpr double kPartOfPcie = 55e9 / 63e9;  // 55 GB/s on an H100 and an H200
 
 // Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not
 // known.
@@ -85,8 +99,9 @@ ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
     return b.compute_capability == device.compute_capability || b.compute_capability == 0;
   });
   rates.memory_bytes = bytes.memory_part * device.memory_bytes_per_second;
-  rates.node_bytes = bytes.node_bytes, rates.network_bytes = bytes.network_bytes;
-  rates.host_bytes = bytes.host_bytes;
+  rates.host_bytes = device.bus_bytes_per_second > 0 ? kPartOfPcie * device.bus_bytes_per_second : bytes.host_bytes;
+  rates.node_bytes = bytes.node_bytes > 0 ? bytes.node_bytes : rates.host_bytes / 2;
+  rates.network_bytes = bytes.network_bytes;
   rates.bytes_source = bytes.source, rates.memory_confirmed = bytes.memory_confirmed;
   rates.multiprocessors = device.multiprocessors;
   return rates;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <type_traits>
 
 #include "llmc/kernels/byte_tile.cuh"
 #include "llmc/kernels/quantize_tile.cuh"
@@ -15,8 +16,12 @@ namespace {
 
 __device__ __forceinline__ TileCoord tile_of_block() { return {int(blockIdx.y), int(blockIdx.x)}; }
 
+// RoPE's backward needs more registers than four blocks of a multiprocessor leave a thread.
+template <class Source>
+constexpr int kAmaxBlocks = std::is_same_v<Source, RopeBackwardSource> ? 3 : kTileBlocks;
+
 template <class Source, int width>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+__global__ void __launch_bounds__(kTileThreads, kAmaxBlocks<Source>)
     amax_kernel(float* amax, Source source, int rows, int columns) {
   raise_amax_of_tile<Source, width>(amax, source, rows, columns, tile_of_block());
 }
