@@ -21,7 +21,7 @@ whole=(--optimizer muon --micro-batch 3) # one micro-batch, with which all stage
 echo "-- the same bits"
 types=("--dtype fp32" "--dtype bf16" "--dtype bf16 --moment-dtype bf16 --master-dtype bf16" "--dtype bf16 --fp8 delayed")
 ways=("--zero-stage 1" "--zero-stage 2" "--zero-stage 3" "--zero-stage 0 --offload-optimizer"
-  "--zero-stage 3 --offload-optimizer --offload-gradients" "--zero-stage 3 --recompute block" "--zero-stage 1 --cuda-graphs"
+  "--zero-stage 3 --offload-optimizer --offload-gradients --offload-weights" "--zero-stage 3 --recompute block" "--zero-stage 1 --cuda-graphs"
   "--zero-stage 3 --cuda-graphs --offload-optimizer")
 some=3
 if [ "${MUON:-}" = every ]; then some=""; fi

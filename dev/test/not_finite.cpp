@@ -199,7 +199,7 @@ std::vector<Kind> kinds(int ranks) {
     kind.family = family;
     return kind;
   };
-  const StateSettings offloaded{DType::fp32, DType::fp32, true, true, 1024};
+  const StateSettings offloaded{DType::fp32, DType::fp32, true, true, 1024, true};
   if (ranks == 1) {
     add("fp32", "fp32");
     add("bf16, qwen3", "bf16", 0, true, "qwen3");

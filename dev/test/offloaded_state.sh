@@ -22,9 +22,17 @@ offload=(--offload-optimizer --offload-gradients --offload-weights)
 run plain 1
 run offloaded 1 "${offload[@]}"
 check "offloaded: the plain run's log and weights" same plain offloaded
-run weights 1 --offload-weights --fp8 tensorwise --recompute block --cuda-graphs
-run weights-here 1 --fp8 tensorwise
-check "weights alone, with FP8, recomputation and graphs" same weights-here weights
+for recipe in tensorwise delayed rowwise; do
+  run $recipe 1 --fp8 $recipe
+  run $recipe-weights 1 --fp8 $recipe --offload-weights --recompute block --cuda-graphs
+  check "weights alone, $recipe, with recomputation and graphs" same $recipe $recipe-weights
+  run $recipe-0 2 --fp8 $recipe --zero-stage 0
+  run $recipe-0-weights 2 --fp8 $recipe --zero-stage 0 --offload-weights
+  check "weights alone, $recipe, on two ranks that each keep all" same $recipe-0 $recipe-0-weights
+  run $recipe-3 2 --fp8 $recipe --zero-stage 3
+  run $recipe-3-weights 2 --fp8 $recipe --zero-stage 3 --offload-weights
+  check "weights alone, $recipe, on two ranks" same $recipe-3 $recipe-3-weights
+done
 resume offloaded-on 1 "$(checkpoint plain 3)" --offload-optimizer
 check "gone on from the plain run's checkpoint, offloaded" ends_alike plain offloaded-on 7
 options+=(--zero-stage 3 --moment-dtype bf16 --master-dtype bf16)
@@ -36,7 +44,5 @@ done
 run narrow-offloaded 2 "${offload[@]}"
 check "in bf16 and offloaded" same narrow-on narrow-offloaded
 check "bf16 is another training" not same_weights plain narrow-on
-refused "weights on the host that are gathered as FP8 bytes" "leave one of the two away" "$train" --dry-run --fp8 tensorwise \
-  --fp8-all-gather --offload-weights
 refused "a bf16 master of fp32 weights" "use --dtype bf16" "$train" --dry-run --dtype fp32 --master-dtype bf16
 echo "$checks checks passed"

@@ -182,6 +182,9 @@ for n in 1 2; do
   check "  planned so" grep -q "host optimizer" host-$n.txt
   check "  the plain run's losses" cmp <(without_times large-$n/train.jsonl) <(without_times host-$n/train.jsonl)
 done
+"$train" --dry-run --nodes 1 --gpus-per-node 1 --gpu RTX4090 --model qwen2.5-14b --seq-len 1024 --global-batch 512 --host-memory-limit 512GiB \
+  --fp8 tensorwise --fp8-all-gather --plan auto >card.txt
+check "a model that is larger than the card: chosen with weights on the host" grep -q "command .*--offload-weights on" card.txt
 ranks 2 "$train" --resume chosen-2 --steps 4 >resumed.txt
 check "a run that goes on has the limits of where it is, and chooses anew: $(chosen resumed.txt)" [ "$(chosen resumed.txt)" = "as it is" ]
 echo '{"activation-offload": "all", "recompute": "none", "sm_activation_offloading": true}' >dashed.json

@@ -152,7 +152,7 @@ std::vector<Kind> kinds(int ranks) {
     kind.settings.skip_spikes = 20, kind.settings.bad_steps_limit = 2, kind.settings.snapshot = true;
     return kind;
   };
-  const StateSettings offloaded{DType::fp32, DType::fp32, true, true, 1024};
+  const StateSettings offloaded{DType::fp32, DType::fp32, true, true, 1024, true};
   if (ranks == 1) {
     add("fp32", "fp32");
     add("FP8 delayed", "delayed", 0, true);

@@ -150,7 +150,7 @@ std::vector<Kind> kinds(int ranks, bool every) {
   };
   const auto offloaded = [&](Kind& kind) {
     kind.settings.activations = {Recompute::mlp, 1, Offload::attention, 2, true};
-    kind.settings.state = {DType::fp32, DType::fp32, true, true, 1024};
+    kind.settings.state = {DType::fp32, DType::fp32, true, true, 1024, true};
     kind.settings.snapshot = true;
   };
   for (int stage = 0; stage < (ranks == 1 ? 1 : 4); ++stage) {

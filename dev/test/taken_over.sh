@@ -39,23 +39,25 @@ apart() { LLMC_THREADS=1 mpirun --oversubscribe --bind-to none -wdir a -n 1 "$tr
 refused "ranks that see checkpoints of other options" "the ranks do not see the same files" apart --resume run --out on
 
 echo "-- killed before the first checkpoint"
-killed() { # NAME
+killed() { # NAME: sets `more`, steps that it had not reached, however late it was killed
   begin "$1" "^step  *2/" "$train" "${small[@]}" --steps 100000 --lr 0.001 --seed 7 --trace "$1.trace" --out "$1"
   kill -KILL "$child"
   wait "$child" 2>/dev/null || true
   child=""
+  more=$(($(losses "$1/train.jsonl" | wc -l) + 3))
 }
 own_options() { cmp <(grep -v '"steps"' asked.json) <(grep -v '"steps"' "$1/config.json"); }
 killed early
 cp early/config.json asked.json
-resume early 1 auto --steps 3
+of_early=$more
+resume early 1 auto --steps "$of_early"
 check "it goes on with its own options" own_options early
 check "  as it says" says early "starts from the beginning, with the options of its config.json"
-check "  in its folder" [ "$(losses early/train.jsonl | wc -l)" = 3 ]
+check "  in its folder" [ "$(losses early/train.jsonl | wc -l)" = "$of_early" ]
 killed latest
-"$train" --resume auto --steps 3 >latest.txt 2>&1
+"$train" --resume auto --steps "$more" >latest.txt 2>&1
 check "so does runs/latest" own_options latest
-check "  in its folder" [ "$(losses latest/train.jsonl | wc -l)" = 3 ]
+check "  in its folder" [ "$(losses latest/train.jsonl | wc -l)" = "$more" ]
 rm latest/config.json
 refused "a run without its config.json" "has the log of a run and not its options" "$train" --resume auto --out latest
 
@@ -78,7 +80,7 @@ for n in 1 2; do
   check "$n: it trains on" says strange-run$n "step 12/12"
 done
 check "  with the right losses" cmp <(losses straight/train.jsonl | tail -n 4) <(losses strange-run1/train.jsonl)
-check "  and writes to no other place" eval '[ "$(cat mine.txt)" = mine ] && [ ! -e gone ] && [ ! -e meet ] && [ "$(losses early/train.jsonl | wc -l)" = 3 ]'
+check "  and writes to no other place" eval '[ "$(cat mine.txt)" = mine ] && [ ! -e gone ] && [ ! -e meet ] && [ "$(losses early/train.jsonl | wc -l)" = "$of_early" ]'
 edit strange/state.json 'j["version"] = 99'
 cp -r straight later && rm -r "$(checkpoint later 12)"/* && mv strange/* "$(checkpoint later 12)"
 for file in state.json manifest.json; do edit "$(checkpoint later 12)/$file" 'j["step"] = 12'; done

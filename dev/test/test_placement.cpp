@@ -97,10 +97,11 @@ TEST_CASE("a stage is a row of the table, and stage 0 where one rank shards") {
       CHECK(block.in_bytes == !whole[3]);
       CHECK(updates_contiguous(r.placement) == (whole[0] == whole[1] && whole[0] == whole[2]));
       // Weights on the host are shared out wherever the state is, and all units are copied into slots.
-      const Placed host(r.mesh, stage, false, true);
+      const Placed host(r.mesh, stage, true, true);
       for (const UnitPlacement& p : host.placement) {
         CHECK(p.weights == p.state);
         CHECK(p.needs_slot());
+        CHECK(p.in_bytes == (&p != &host.placement.front() && &p != &host.placement.back()));
       }
     }
   });

@@ -351,6 +351,37 @@ TEST_CASE("an all_to_all sends to each rank at once, and to other nodes through 
   CHECK(replayed_seconds(recorded({0, 0, 0, 0, 0, 8, 0, 0}, std::vector<size_t>(8)).entries[0], rates) == 0.5 + 1 + 1);
 }
 
+TEST_CASE("copies share each direction of the bus, and with them what ranks send through the host") {
+  ReplayRates rates{};
+  rates.kernel_seconds = rates.node_hop_seconds = 0, rates.ranks_per_node = 4;
+  rates.host_bytes = 8, rates.node_bytes = 4;
+  const auto seconds = [&](size_t first, bool first_to_host, size_t second, bool second_to_host, size_t sent = 0) {
+    Record record;
+    record.streams = {"first", "second", "third"};
+    const auto add = [&](int stream, size_t crossed, bool to_host) -> Entry& {
+      record.entries.push_back({Kind::work, stream});
+      record.entries.back().crossed = crossed, record.entries.back().to_host = to_host;
+      return record.entries.back();
+    };
+    add(0, first, first_to_host), add(1, second, second_to_host);
+    if (sent) {
+      Entry& collective = add(2, 0, false);
+      collective.sent = sent, collective.ranks = {0, 1};
+    }
+    return replay(record, rates).seconds;
+  };
+  CHECK(seconds(16, true, 32, false) == 4);  // both directions at once
+  CHECK(seconds(16, true, 32, true) == 6);   // 48 bytes in one
+  CHECK(seconds(16, false, 16, false) == 4);
+  CHECK(seconds(8, false, 8, false, 16) == 4);  // NVLink is not the bus
+  // What is sent through the host takes half of each direction, and all slow down by the same factor: 1.5 while copies
+  // go in one direction, 2.5 while two go in the same one.
+  rates.node_by_host = true;
+  CHECK(seconds(8, true, 8, false, 16) == doctest::Approx(1.5 + 3));
+  CHECK(seconds(16, false, 16, true, 32) == doctest::Approx(3 + 6));
+  CHECK(seconds(16, false, 16, false, 16) == doctest::Approx(5 + 2));
+}
+
 TEST_CASE("the collectives of a group are recorded as one launch") {
   Device device(modelled_device("H100"));
   RecordingCommunicator communicator(0, {0, 1});

@@ -277,6 +277,15 @@ TEST_CASE("the table of rates: sources, order and what is confirmed") {
   const ReplayRates others = ReplayRates::of(modelled_device("A100"));
   CHECK(others.unconfirmed({others.rate(RateClass::product_bf16, 0)}) ==
         "rates that no GPU has confirmed: products in bf16; memory; links");
+  // The help of --gpu names each of them.
+  const std::string known = error_of([] { modelled_device("?"); });
+  const std::string gpus = known.substr(known.find("choose one of:") + 14);
+  std::istringstream words(gpus.substr(0, gpus.find(';')));
+  for (std::string name; words >> name;) says(options_help("train_llama"), name);
+  DeviceInfo laptop;
+  laptop.name = "NVIDIA GeForce RTX 4090 Laptop GPU";
+  set_known_rates(laptop);
+  CHECK(laptop.bf16_flops == 0);
   ReplayRates confirmed = rates;
   confirmed.links_confirmed = true;
   CHECK(confirmed.unconfirmed({}).empty());

@@ -99,6 +99,7 @@ Case case_of(const World& world, const Words& words, size_t first) {
   if (values.has("offload")) s.activations.offload = Offload::all, s.activations.horizon = 1;
   s.state.on_host = values.has("state");
   s.state.gradients_on_host = values.has("gradients");
+  s.state.weights_on_host = values.has("weights");
   if (values.has("narrow")) s.state.moments = s.state.master = DType::bf16;
   if (values.has("bf16-sums")) s.reduce_dtype = DType::bf16;
   s.graphs = values.has("graphs");

@@ -15,7 +15,7 @@ limit=300
 program=$build/test/verify
 
 echo "-- sound ranks: no alarm, the same bits, planned memory alone"
-sound=("1" "1 precision=delayed graphs" "2" "2 stage=1 graphs precision=bf16" "2 stage=2 gradients state tied"
+sound=("1" "1 precision=delayed graphs" "2" "2 stage=1 graphs precision=bf16" "2 stage=2 gradients state weights tied"
   "2 stage=3 precision=delayed gathered stats=1" "2 tensor=2 precision=tensorwise recompute" "2 context=2 stage=3 muon"
   "3 stage=3 offload narrow precision=bf16" "4 tensor=2 hybrid=1 stage=1 precision=rowwise" "4 hybrid=2 stage=2 bf16-sums"
   "4 tensor=4 heads stage=1")

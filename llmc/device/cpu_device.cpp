@@ -320,8 +320,9 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, CallSi
   const auto *source = static_cast<const std::byte*>(from), *target = static_cast<std::byte*>(to);
   Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, site);
   Device& device = stream.device();
-  if (device.is_pinned(to) != device.is_pinned(from)) work.crossed = bytes;
-  else if (device.is_pinned(to)) device.state().require_no_capture("a copy from host to host");
+  const bool to_host = device.is_pinned(to);
+  if (to_host != device.is_pinned(from)) work.crossed = bytes, work.to_host = to_host;
+  else if (to_host) device.state().require_no_capture("a copy from host to host");
   cpu_backend::enqueue(work, [=] { memmove(to, from, bytes); });
 }
 

@@ -258,7 +258,7 @@ void copy_bytes(Stream& stream, void* to, const void* from, size_t bytes, CallSi
   Work work(stream, "copy", {reads(source, bytes), writes(target, bytes)}, 0, site);
   const Device& device = stream.device();
   const bool to_host = device.is_pinned(to), from_host = device.is_pinned(from);
-  if (to_host != from_host) work.crossed = bytes;
+  if (to_host != from_host) work.crossed = bytes, work.to_host = to_host;
   const RecordedWork recorded(work);
   if (!recorded.executes()) return;
   REQUIRE(!to_host || !from_host || !stream.device().state().capture,

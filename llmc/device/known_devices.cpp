@@ -1,15 +1,19 @@
 #include "llmc/device/known_devices.h"
 
+#include <string_view>
+
 #include "llmc/base/error.h"
 
 namespace {
 
 // Dense bf16 tensor-core peaks with fp32 sums (operations per second), memory bandwidths, and those of PCIe in each
-// direction (bytes per second), from the vendor's data sheets. A GPU without the last has NVLink to its host, or it is
-// not known.
+// direction (bytes per second), from the vendor's data sheets. A GPU without the last has NVLink to its host, or its
+// bus is not known.
 constexpr double kPcie4 = 31.5e9, kPcie5 = 63e9;  // 16 lanes of generation 4 (or 8 of generation 5); 16 of 5
 struct KnownRate {
-  const char* name;  // a part of the device's name; the first row that matches counts
+  // A part of the device's name; the first row that matches counts. A name with RTX must be the end of the device's,
+  // because RTX 4080 SUPER and RTX 4090 Laptop GPU are others.
+  const char* name;
   double bf16_flops, memory_bytes_per_second, bus_bytes_per_second = 0;
 };
 constexpr KnownRate kKnownRates[] = {
@@ -33,7 +37,7 @@ constexpr KnownRate kKnownRates[] = {
     {"RTX 5060 Ti", 47.4e12, 0.448e12, kPcie4},
     {"RTX 5080", 112.6e12, 0.96e12, kPcie5},
     {"RTX 5090", 209.5e12, 1.792e12, kPcie5},
-    {"RTX PRO 6000", 503.8e12, 1.792e12, kPcie5},
+    {"RTX PRO 6000 Blackwell Workstation Edition", 503.8e12, 1.792e12, kPcie5},
 };
 
 struct Modelled {
@@ -47,22 +51,23 @@ constexpr Modelled kModelled[] = {
     {"H100", "NVIDIA H100 80GB HBM3", 90, 132, 79.1, 227 << 10},
     {"H200", "NVIDIA H200", 90, 132, 139.8, 227 << 10},
     {"B200", "NVIDIA B200", 100, 148, 178.4, 227 << 10},
-    {"A10G", "NVIDIA A10G", 86, 80, 22.5, 99 << 10},
-    {"A6000", "NVIDIA RTX A6000", 86, 84, 48.0, 99 << 10},
-    {"L40S", "NVIDIA L40S", 89, 142, 45.0, 99 << 10},
-    {"RTX4080", "NVIDIA GeForce RTX 4080", 89, 76, 16.0, 99 << 10},
-    {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 24.0, 99 << 10},
-    {"RTX5060Ti", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 15.9, 99 << 10},
-    {"RTX5080", "NVIDIA GeForce RTX 5080", 120, 84, 15.9, 99 << 10},
-    {"RTX5090", "NVIDIA GeForce RTX 5090", 120, 170, 31.8, 99 << 10},
-    {"RTXPRO6000", "NVIDIA RTX PRO 6000 Blackwell", 120, 188, 95.6, 99 << 10},
+    {"A10G", "NVIDIA A10G", 86, 80, 22.0, 99 << 10},
+    {"A6000", "NVIDIA RTX A6000", 86, 84, 47.4, 99 << 10},
+    {"L40S", "NVIDIA L40S", 89, 142, 44.4, 99 << 10},
+    {"RTX4080", "NVIDIA GeForce RTX 4080", 89, 76, 15.6, 99 << 10},
+    {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 23.5, 99 << 10},
+    {"RTX5060Ti", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 15.4, 99 << 10},
+    {"RTX5080", "NVIDIA GeForce RTX 5080", 120, 84, 15.4, 99 << 10},
+    {"RTX5090", "NVIDIA GeForce RTX 5090", 120, 170, 31.3, 99 << 10},
+    {"RTXPRO6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 94.9, 99 << 10},
 };
 
 }  // namespace
 
 void set_known_rates(DeviceInfo& info) {
   for (const KnownRate& rate : kKnownRates) {
-    if (info.name.find(rate.name) == std::string::npos) continue;
+    const bool at_end = std::string_view(rate.name).starts_with("RTX");
+    if (at_end ? !info.name.ends_with(rate.name) : info.name.find(rate.name) == std::string::npos) continue;
     info.bf16_flops = rate.bf16_flops;
     info.memory_bytes_per_second = rate.memory_bytes_per_second;
     info.bus_bytes_per_second = rate.bus_bytes_per_second;

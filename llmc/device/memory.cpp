@@ -46,7 +46,8 @@ void fail_to_pin(size_t bytes, const std::string& why, ExitCode code) {
   fail_as(
       code,
       "the host cannot pin %s of memory: %s\n  let the process lock more (ulimit -l, or the container's limits), or "
-      "keep less on the host: --activation-offload, --offload-optimizer and --offload-gradients take most",
+      "keep less on the host: --activation-offload, --offload-optimizer, --offload-gradients and --offload-weights "
+      "take most",
       human_bytes(bytes).c_str(), why.c_str());
 }
 

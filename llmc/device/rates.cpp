@@ -20,7 +20,7 @@ struct Row {
   bool confirmed = false;
 };
 constexpr double kHopper = 989, kBlackwell = 2250;  // TFLOP/s in bf16: H100 and H200 (SXM); B200
-// LLMQ's 7B on an RTX 5060 Ti and its 14B on an RTX 4090, which compute each block twice in forward.
+// These follow from LLMQ's 7B on an RTX 5060 Ti and its 14B on an RTX 4090, which compute the blocks' forward twice.
 constexpr const char* kOfCards =
     "assumption: bf16 85% of the data sheet and FP8 80%; published steps imply more in bf16 on an RTX 4090 and an RTX "
     "5060 Ti, which clock higher";
@@ -62,8 +62,8 @@ constexpr Row kRows[] = {
 };
 
 // `memory_part` is a fraction of the data sheet's bandwidth. Links have bytes per second in each direction: 80% of
-// NVLink's data sheet, and 87% of PCIe's, which is what an H100 and an H200 reached. GPUs with neither NVLink nor
-// peer-to-peer copies (node_bytes 0) send to each other through the host. `host_bytes` is for GPUs whose bus is not
+// NVLink's data sheet, and 87% of PCIe's, which is what an H100 and an H200 reached. GPUs without NVLink
+// (node_bytes 0) are assumed to send to each other through the host. `host_bytes` is for GPUs whose bus is not
 // known.
 struct Bytes {
   int compute_capability;
@@ -100,7 +100,8 @@ ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
   });
   rates.memory_bytes = bytes.memory_part * device.memory_bytes_per_second;
   rates.host_bytes = device.bus_bytes_per_second > 0 ? kPartOfPcie * device.bus_bytes_per_second : bytes.host_bytes;
-  rates.node_bytes = bytes.node_bytes > 0 ? bytes.node_bytes : rates.host_bytes / 2;
+  rates.node_by_host = bytes.node_bytes == 0;
+  rates.node_bytes = rates.node_by_host ? rates.host_bytes / 2 : bytes.node_bytes;
   rates.network_bytes = bytes.network_bytes;
   rates.bytes_source = bytes.source, rates.memory_confirmed = bytes.memory_confirmed;
   rates.multiprocessors = device.multiprocessors;

@@ -44,6 +44,7 @@ struct ReplayRates {
   int multiprocessors = 1;       // attention with fewer blocks than these has a part of its rate
   int ranks_per_node = 8;
   double node_bytes = 360e9;          // per second that a rank sends within a node
+  bool node_by_host = false;          // through the host, over the bus
   double network_bytes = 40e9;        // per second that a rank sends to other nodes
   double node_hop_seconds = 1.5e-6;   // from a rank to the next
   double network_hop_seconds = 6e-6;  // from a node to the next

@@ -10,7 +10,7 @@ Record::Entry entry_of(const Work& work, int stream) {
   entry.sent = work.traffic.sent;
   entry.tree = work.traffic.tree;
   entry.joins = work.traffic.joins;
-  entry.crossed = work.crossed;
+  entry.crossed = work.crossed, entry.to_host = work.to_host;
   entry.shape = work.shape;
   if (work.traffic.ranks) entry.ranks = *work.traffic.ranks;
   entry.own = work.traffic.own, entry.exchanges = work.traffic.exchanges;

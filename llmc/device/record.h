@@ -35,6 +35,7 @@ struct Record {
     bool tree = false;                     // true: a collective that need not go from rank to rank
     bool joins = false;                    // true: launched as one with the collective before it in the stream
     size_t crossed = 0;                    // bytes that a copy moves between the device and pinned memory of the host
+    bool to_host = false;                  // which way they go
     std::vector<int> ranks = {};           // the ranks that a collective spans
     int own = 0;                           // this rank, if there are `exchanges`
     std::vector<Exchange> exchanges = {};  // with each other rank, of an all_to_all

@@ -1,6 +1,7 @@
 #include "llmc/device/replay.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <unordered_map>
@@ -16,28 +17,29 @@ using Kind = Record::Entry::Kind;
 
 double log2_hops(size_t count) { return count > 1 ? std::ceil(std::log2(double(count))) : 0; }
 
-// For each of the two links of a rank: seconds for which a collective keeps it busy if it has the link alone, or the
-// fraction of the link that it uses.
-struct LinkUse {
-  double node = 0, network = 0;
-};
+// For each link of a rank: seconds for which a collective or a copy keeps it busy if it has the link alone, or the
+// fraction of the link that it uses. The bus to the host is two links, one for each direction.
+enum Link { kNode, kNetwork, kToHost, kFromHost, kLinks };
+using LinkUse = std::array<double, kLinks>;
 
 // The route of a collective, over `nodes` nodes with `in_node` of its ranks in each. Each rank has one network card.
 struct Route {
   size_t nodes = 1, in_node = 1;
   double node_hops = 0, network_hops = 0;
-  LinkUse seconds = {};
+  LinkUse seconds{};
   double by_card = 0;  // bytes that this rank's card sends
 
   std::string text(const Record::Entry& work) const {
     return format("%s of %zu ranks %s", work.name.c_str(), work.ranks.size(),
                   nodes > 1 ? format("on %zu nodes", nodes).c_str() : "in a node");
   }
-  LinkUse use(double in_seconds) const {
-    if (in_seconds <= 0) return {};
-    return {seconds.node / in_seconds, seconds.network / in_seconds};
-  }
+  double sending_seconds() const { return *std::max_element(seconds.begin(), seconds.end()); }
 };
+
+// What is sent within the node goes through the host, in both directions at once, where GPUs have no link of their own.
+void add_bus(LinkUse& seconds, const ReplayRates& rates) {
+  if (rates.node_by_host) seconds[kToHost] = seconds[kFromHost] = seconds[kNode] * rates.node_bytes / rates.host_bytes;
+}
 
 // Rings around the nodes, one ring for each of the ranks in a node. Each ring takes an equal share of the data. A
 // collective whose result is the same on every rank goes along a tree, as NCCL's all_reduce can. all_gather and
@@ -47,8 +49,8 @@ void go_around(Route& route, const Record::Entry& work, const ReplayRates& rates
   const double sent = double(work.sent);
   route.node_hops = work.tree ? log2_hops(in_node) : double(work.ranks.size() - nodes);
   route.network_hops = work.tree ? log2_hops(nodes) : double(nodes - 1);
-  if (in_node > 1) route.seconds.node = sent / rates.node_bytes;
-  if (nodes > 1) route.seconds.network = sent / (double(in_node) * rates.network_bytes);
+  if (in_node > 1) route.seconds[kNode] = sent / rates.node_bytes;
+  if (nodes > 1) route.seconds[kNetwork] = sent / (double(in_node) * rates.network_bytes);
   if (nodes > 1) route.by_card = sent / double(in_node);
 }
 
@@ -61,8 +63,8 @@ void go_directly(Route& route, const Record::Entry& work, const ReplayRates& rat
     sum.sent += e.sent, sum.received += e.received;
   }
   (route.nodes > 1 ? route.network_hops : route.node_hops) = 1;
-  route.seconds = {double(std::max(node.sent, node.received)) / rates.node_bytes,
-                   double(std::max(network.sent, network.received)) / rates.network_bytes};
+  route.seconds[kNode] = double(std::max(node.sent, node.received)) / rates.node_bytes;
+  route.seconds[kNetwork] = double(std::max(network.sent, network.received)) / rates.network_bytes;
   route.by_card = double(network.sent);
 }
 
@@ -75,6 +77,7 @@ Route route_of(const Record::Entry& work, const ReplayRates& rates) {
   route.in_node = (ranks.size() + route.nodes - 1) / route.nodes;
   if (work.exchanges.empty()) go_around(route, work, rates);
   else go_directly(route, work, rates);
+  add_bus(route.seconds, rates);
   return route;
 }
 
@@ -96,10 +99,9 @@ double replayed_seconds(const Record::Entry& work, const ReplayRates& rates) {
   if (work.ranks.size() < 2)
     return std::max({rates.kernel_seconds, double(work.bytes()) / rates.memory_bytes, computing_seconds(work, rates)});
   const Route route = route_of(work, rates);
-  const double sending_seconds = std::max(route.seconds.node, route.seconds.network);
-  if (work.joins) return sending_seconds;
+  if (work.joins) return route.sending_seconds();
   return rates.kernel_seconds + route.node_hops * rates.node_hop_seconds +
-         route.network_hops * rates.network_hop_seconds + sending_seconds;
+         route.network_hops * rates.network_hop_seconds + route.sending_seconds();
 }
 
 Replay replay(const Record& record, const ReplayRates& rates) {
@@ -138,7 +140,7 @@ class Player {
   struct Line {
     std::deque<int> queue;
     double left = 0;  // seconds left of its work, if it had the links alone
-    LinkUse use;
+    LinkUse use{};
     size_t span = 0;      // number of the work's span
     int last = -1;        // the last work that it did or waited for; -1: none
     double waiting = -1;  // the time when its wait began; -1: it does not wait
@@ -177,12 +179,18 @@ class Player {
     result_.spans.push_back({index, now_, now_});
     if (entry.stream == 0) result_.compute += line.left;
     line.use = {};
-    if (entry.ranks.size() < 2) return;
+    if (entry.crossed) line.use[entry.to_host ? kToHost : kFromHost] = double(entry.crossed) / rates_.host_bytes;
+    if (entry.ranks.size() < 2) return use_links(line);
     const Route route = route_of(entry, rates_);
     (route.nodes > 1 ? result_.between_nodes : result_.within_nodes) += double(entry.sent);
     result_.by_card += route.by_card;
     result_.sent[{record_.streams[size_t(entry.stream)], route.text(entry)}] += double(entry.sent);
-    line.use = route.use(line.left);
+    line.use = route.seconds;
+    use_links(line);
+  }
+  // Turns the seconds for which its work keeps links busy into the fractions that it uses.
+  static void use_links(Line& line) {
+    for (double& use : line.use) use = line.left > 0 ? use / line.left : 0;
   }
 
   void end_wait(Line& line, const Record::Entry& wait) {
@@ -192,14 +200,17 @@ class Player {
     line.waiting = -1;
   }
 
-  // Collectives that together want more than a link has all slow down by the same factor.
+  // What together wants more than a link has all slows down by the same factor.
   double speed(const Line& line, const LinkUse& all) const {
-    return 1 / std::max({1.0, line.use.node > 0 ? all.node : 0, line.use.network > 0 ? all.network : 0});
+    double most = 1;
+    for (int link = 0; link < kLinks; ++link)
+      if (line.use[size_t(link)] > 0) most = std::max(most, all[size_t(link)]);
+    return 1 / most;
   }
   LinkUse use_of_all() const {
-    LinkUse all;
+    LinkUse all{};
     for (const Line& line : lines_)
-      if (line.works()) all.node += line.use.node, all.network += line.use.network;
+      for (size_t link = 0; line.works() && link < kLinks; ++link) all[link] += line.use[link];
     return all;
   }
   double until_next_end() const {

@@ -1,8 +1,8 @@
 // Predicts how long a record would take on a device with given rates. In this model each stream does one thing after
 // another. A kernel takes as long as its FLOPs or its bytes, whichever is longer; a copy between host and device as
-// long as its bytes; a collective as long as its hops plus its bytes. Collectives of one rank that run at the same time
-// share the rank's link within the node and its link to other nodes, if they use the same link. Kernels of several
-// streams do not slow each other down.
+// long as its bytes; a collective as long as its hops plus its bytes. Collectives and copies of one rank that run at
+// the same time share the rank's link within the node, its link to other nodes, and each direction of its bus to the
+// host, if they use the same one. Kernels of several streams do not slow each other down.
 #pragma once
 
 #include <functional>

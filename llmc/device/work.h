@@ -101,6 +101,7 @@ struct Work {
   int head_size = 0;     // for attention
   double imbalance = 1;  // for attention: the work of the block with the most, divided by the mean
   size_t crossed = 0;    // bytes that a copy moves between the device and pinned memory of the host
+  bool to_host = false;  // which way they go
   LaunchShape shape = {};
 
   Work(Stream& stream, const char* name, std::initializer_list<Access> accesses, double flops = 0,
@@ -121,6 +122,7 @@ struct Work {
         head_size(other.head_size),
         imbalance(other.imbalance),
         crossed(other.crossed),
+        to_host(other.to_host),
         shape(other.shape) {
     std::copy(other.accesses, other.accesses + access_count, accesses);
   }

@@ -8,13 +8,16 @@
 // ---------------------------------------------------------------------------------------------- memory
 
 Fp8Weights::Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, Fp8Scales& scales,
-                       int slots, Stream& compute, Stream& gather_stream)
+                       int slots, size_t chunk, Stream& compute, Stream& gather_stream)
     : settings_(scales.settings()),
       layout_(layout),
       placement_(placement),
       scales_(scales),
       layers_(layout.layers()),
       slots_(slots ? slots : layout.layers()),
+      in_turn_(slots > 0),
+      on_host_(placement.front().weights_on_host),
+      chunk_(on_host_ ? chunk : SIZE_MAX),
       compute_(compute),
       gather_stream_(gather_stream),
       computed_(compute.device()),
@@ -30,7 +33,7 @@ Fp8Weights::Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Pl
   if (settings_.per_tensor_scale())
     weight_amax_ =
         plan.add(Segment::symmetric, "FP8 scales", "largest weights", DType::fp32, {layout.projections.count()});
-  plan_gathers(plan, slots > 0);
+  plan_gathers(plan);
 }
 
 // Adds a matrix to the table, without its memory. The tensors that form it are contiguous, and only the first one is
@@ -44,7 +47,7 @@ void Fp8Weights::add_matrix(const LayerProjection& p) {
   m.nonfinite_code = nonfinite_code(p.id(Role::weight), Role::weight);
   matrices_.entries.push_back(m);
   const Shard all{layout_.offset(layout_.block_unit(p.layer), p.name()), size_t(p.OC) * size_t(p.IC)},
-      &part = placed(p.layer).own;
+      &part = placed(p.layer).weights;
   const size_t first = std::max(all.first, part.first), end = std::min(all.end(), part.end());
   locations_.push_back({&p, all.first, {first, end > first ? end - first : 0}});
 
@@ -85,24 +88,32 @@ void Fp8Weights::plan_operands(MemoryPlan& plan) {
   matrices_.plan(plan, "table of products", matrices_.entries.size());
 }
 
-void Fp8Weights::plan_gathers(MemoryPlan& plan, bool in_turn) {
-  size_t largest = 0, largest_part = 0, unquantized = 0, widest = 0, slices = 0;
+void Fp8Weights::plan_gathers(MemoryPlan& plan) {
+  size_t largest = 0, largest_part = 0, unquantized = 0, widest = 0, slices = 0, longest = 0;
   for (int layer = 0; layer < layers_; ++layer) {
     if (!placed(layer).in_bytes) continue;
     largest = std::max(largest, placed(layer).whole.count);
-    largest_part = std::max(largest_part, placed(layer).own.count);
+    largest_part = std::max(largest_part, placed(layer).weights.count);
     for (const ParameterInfo& t : layout_.tensors_of(layout_.block_unit(layer)))
       if (const int index = t.unquantized_index; index >= 0)
         unquantized = std::max(unquantized, size_t(index) + 1), widest = std::max(widest, t.size());
   }
   if (largest == 0) return;
-  for (const MatrixLocation& at : locations_) slices += placed(at.projection->layer).in_bytes && at.own.count;
+  for (const MatrixLocation& at : locations_) {
+    if (!placed(at.projection->layer).in_bytes || !at.own.count) continue;
+    slices += (at.own.count - 1) / chunk_ + 1;
+    longest = std::max(longest, std::min(at.own.count, chunk_));
+  }
   widest = (widest + ParameterLayout::kAlignment - 1) / ParameterLayout::kAlignment * ParameterLayout::kAlignment;
   const TensorShape shape{layers_, unquantized, widest};
   bytes_ = plan.add(Segment::symmetric, "gathered", "FP8 weights of blocks", DType::uint8, {slots_, largest});
-  if (in_turn)
-    own_ =
-        plan.add(Segment::symmetric, "weights", "FP8 weights of blocks, a part", DType::uint8, {layers_, largest_part});
+  if (in_turn_)
+    own_ = plan.add(on_host_ ? Segment::pinned : Segment::symmetric, "weights", "FP8 weights of blocks, a part",
+                    DType::uint8, {layers_, largest_part});
+  if (on_host_) {
+    staged_ = plan.add(Segment::device, "gathered", "weights on their way to FP8", DType::bf16, {longest});
+    staged_unquantized_ = plan.add(Segment::device, "gathered", "norms and biases, a part", DType::bf16, shape);
+  }
   unquantized_sums_ = plan.add(Segment::symmetric, "gathered", "norms and biases on their way", DType::fp32, shape);
   unquantized_ = plan.add(Segment::device, "gathered", "norms and biases", DType::bf16, shape);
   slices_.plan(plan, "table of stretches", slices);
@@ -126,7 +137,7 @@ void Fp8Weights::prepare(const std::function<Tensor(int)>& weights) {
   slices_.send(gather_stream_);
   // Norms and padding are not quantized, but their bytes are gathered, too.
   if (bytes_) clear(gather_stream_, bytes_);
-  if (own_) clear(gather_stream_, own_);
+  if (own_ && !on_host_) clear(gather_stream_, own_);
   matrices_.send(compute_);
 }
 
@@ -148,28 +159,38 @@ void Fp8Weights::fill(WeightMatrix& m, const MatrixLocation& at, const Tensor& w
   if (m.rowwise.has_row_scales()) m.row_amax = amax, amax += m.rowwise.rows;
   if (m.columnwise.has_row_scales()) m.column_amax = amax;
   if (!in_bytes || !at.own.count) return;
-  const size_t begin = at.own.first - placed(p.layer).own.first;
-  slices_.entries.push_back({weights.as<bf16>() + begin, own_bytes(p.layer).as<uint8_t>() + begin, at.own.count, m.amax,
-                             m.tensor_id, m.nonfinite_code});
+  const size_t begin = at.own.first - placed(p.layer).weights.first;
+  for (size_t done = 0, n; done < at.own.count; done += n) {
+    n = std::min(chunk_, at.own.count - done);
+    const bf16* const from = weights.as<bf16>() + begin + done;
+    slices_.entries.push_back({on_host_ ? staged_->as<bf16>() : from, own_bytes(p.layer).as<uint8_t>() + begin + done,
+                               n, m.amax, m.tensor_id, m.nonfinite_code});
+    if (on_host_) slice_sources_.push_back(from);
+  }
 }
 
 // Enters this rank's elements of the weights that are not quantized.
 void Fp8Weights::fill_unquantized(int layer, const Tensor& own) {
-  const Shard& part = placed(layer).own;
+  const Shard& part = placed(layer).weights;
   RowRange* const rows = unquantized_slices_.entries.data() + size_t(layer) * size_t(unquantized_->at(0).rows());
   for (const Slice& slice : layout_.slices(layout_.block_unit(layer), part.first, part.count))
-    if (const int index = slice.tensor->unquantized_index; index >= 0)
+    if (const int index = slice.tensor->unquantized_index; index >= 0) {
       rows[index] = {own.as<bf16>() + slice.at, slice.first, slice.count};
+      if (!on_host_) continue;
+      const Tensor staged = staged_unquantized_->at(layer).at(index).elements(0, int64_t(slice.count));
+      unquantized_sources_.push_back({staged, own.elements(int64_t(slice.at), int64_t(slice.count))});
+      rows[index].x = staged.as<bf16>();
+    }
 }
 
 Tensor Fp8Weights::gathered(int layer) const {
   return bytes_->at(layer % slots_).elements(0, int64_t(placed(layer).whole.count));
 }
 
-// Returns where this rank's part of a block lies before it is gathered.
+// Returns where this rank's part of a block lies on the device before it is gathered.
 Tensor Fp8Weights::own_bytes(int layer) const {
-  const Shard& own = placed(layer).own;
-  return own_ ? own_->at(layer).elements(0, own.count) : gathered(layer).elements(own.first, own.count);
+  const Shard& own = placed(layer).weights;
+  return own_ && !on_host_ ? own_->at(layer).elements(0, own.count) : gathered(layer).elements(own.first, own.count);
 }
 
 QuantizedWeight Fp8Weights::get(const LayerProjection& p) const {
@@ -202,12 +223,12 @@ void Fp8Weights::updated(bool amax_ready) {
     if (amax_ready && !p.updates_part()) all_reduce_max_over_tensor_ranks(p, amax_of(first, count));
     else if (amax_ready && any_whole_) p.group->all_reduce_max_over_parts(gather_stream_, amax_of(first, count));
   });
-  if (bytes_ && settings_.precompute_scales) quantize_own(0, layers_);
+  if (bytes_ && precomputes()) quantize_own(0, layers_);
 }
 
 void Fp8Weights::changed() {
-  // With precompute_scales, updated() or the graph that repeats it quantizes all blocks at once, so no gather has to.
-  quantized_.assign(quantized_.size(), settings_.precompute_scales);
+  // If updated(), or the graph that repeats it, quantizes all blocks at once, no gather has to.
+  quantized_.assign(quantized_.size(), precomputes());
   unquantized_gathered_ = false;
 }
 
@@ -247,33 +268,56 @@ void Fp8Weights::quantize_own(int first, int count) {
   if (refs.needs_amax()) {
     const auto for_parts = [&](auto&& f) {
       for_groups(first, count, [&](int from, int n, const UnitPlacement& p) {
-        if (p.updates_part()) f(*p.group, amax_of(from, n));
+        if (p.updates_part() || p.in_bytes) f(*p.group, amax_of(from, n));
       });
     };
     if (!amax_ready_) {
       for_parts([&](const ShardGroup&, const Tensor& amax) { clear(gather_stream_, amax); });
-      if (slices.count) find_weight_amax(gather_stream_, slices);
+      for_slices(slices, [&](const WeightSlices& some) { find_weight_amax(gather_stream_, some); });
     }
     for_parts(
         [&](const ShardGroup& group, const Tensor& amax) { group.all_reduce_max_over_parts(gather_stream_, amax); });
   }
-  if (slices.count) quantize(gather_stream_, slices, refs);
+  for_slices(slices, [&](const WeightSlices& some) { quantize(gather_stream_, some, refs); });
   std::fill_n(quantized_.begin() + first, count, true);
 }
 
+// Calls f with slices whose weights are on the device: with all of them at once, or, of weights on the host, with one
+// after the other.
+template <class F>
+void Fp8Weights::for_slices(const WeightSlices& slices, F&& f) {
+  if (!slices.count) return;
+  if (!on_host_) return f(slices);
+  const bf16* const* const from = slice_sources_.data() + (slices.on_host - slices_.entries.data());
+  for (int i = 0; i < slices.count; ++i) {
+    copy(gather_stream_, staged_->as<bf16>(), from[i], slices.on_host[i].count);
+    f(slices.part(i, 1));
+  }
+}
+
 void Fp8Weights::gather(int layer) {
-  if (!quantized_[size_t(layer)]) quantize_own(layer, 1);
+  const UnitPlacement& p = placed(layer);
+  const Tensor own = own_bytes(layer);
+  const bool quantized = quantized_[size_t(layer)];
+  if (!quantized) quantize_own(layer, 1);
+  if (on_host_) {
+    const Tensor kept = own_->at(layer).elements(0, own.size());
+    if (quantized) copy(gather_stream_, own, kept);
+    else copy(gather_stream_, kept, own);
+  }
   if (!unquantized_gathered_) gather_unquantized();
-  placed(layer).group->gather.all_gather(gather_stream_, gathered(layer), own_bytes(layer));
+  if (p.weights != p.whole) p.group->gather.all_gather(gather_stream_, gathered(layer), own);
 }
 
 void Fp8Weights::gather_unquantized() {
   const std::vector<RowRange>& rows = unquantized_slices_.entries;
   const DeviceTable<RowRange> table{rows.data(), unquantized_slices_.on_device, int(rows.size())};
+  for (const auto& [to, from] : unquantized_sources_) copy(gather_stream_, to, from);
   scatter_rows(gather_stream_, unquantized_sums_->first({table.count, unquantized_sums_->columns()}), table);
   for_groups(0, layers_, [&](int first, int count, const UnitPlacement& p) {
     const int64_t each = unquantized_sums_->size() / layers_;
-    p.group->gather.all_reduce_sum(gather_stream_, unquantized_sums_->elements(first * each, count * each));
+    if (p.weights != p.whole)
+      p.group->gather.all_reduce_sum(gather_stream_, unquantized_sums_->elements(first * each, count * each));
   });
   cast(gather_stream_, unquantized_, unquantized_sums_);
   unquantized_gathered_ = true;

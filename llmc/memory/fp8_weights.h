@@ -9,6 +9,10 @@
 // All this runs on the gather stream. Compute then makes the operands from the gathered bytes: W is the bytes
 // themselves, unless it is padded, and Wᵀ is transposed from them.
 //
+// Of weights on the host such a block comes as bytes, too. After an update its first gather() copies the bf16 weights
+// to the device, chunk by chunk, quantizes them there, and copies the bytes back; the gathers after it copy the bytes
+// alone.
+//
 // Memory traffic of such a block after an update, for each parameter of this rank's part: quantization reads 2 bytes
 // and writes 1. Finding the amax reads 2 more; AdamW saves this pass by writing the amax itself, and a delayed scale
 // needs none. The transpose of a gathered parameter reads 1 byte and writes 1.
@@ -17,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "llmc/config/parameters.h"
@@ -32,9 +37,10 @@ struct QuantizedWeight {
 
 class Fp8Weights {
  public:
-  // Blocks use slots 0 .. slots-1 in turn; 0: each block has a slot of its own, and stays there.
+  // Blocks use slots 0 .. slots-1 in turn; 0: each block has a slot of its own, and stays there. `chunk`: elements of
+  // weights on the host that are quantized at once, a multiple of 128.
   Fp8Weights(MemoryPlan& plan, const ParameterLayout& layout, const Placement& placement, Fp8Scales& scales, int slots,
-             Stream& compute, Stream& gather_stream);
+             size_t chunk, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables. `weights` returns a block in bf16: this rank's part if the
   // block is gathered as bytes, else all of it.
   void prepare(const std::function<Tensor(int layer)>& weights);
@@ -55,8 +61,8 @@ class Fp8Weights {
   // Returns the weights that are not quantized of a block that was gathered as bytes: (n, widest), a row
   // for each, as UnitTensors takes them.
   Tensor unquantized(int layer) const { return unquantized_->at(layer); }
-  // Makes the operands of a block in its slot, from its weights or from the gathered bytes. Compute must have waited
-  // for these.
+  // Makes the operands of a block from its weights or from the gathered bytes, for which compute must have waited.
+  // Blocks that take slots in turn have one place for their operands, which is then this block's.
   void make_operands(int layer);
   // Returns an empty weight for a product that is not in FP8.
   QuantizedWeight get(const LayerProjection& p) const;
@@ -102,10 +108,11 @@ class Fp8Weights {
       f(layer, end - layer, placed(layer));
     }
   }
-  // Blocks whose weights are whole have slots of their own, after those that the others use in turn.
-  int operand_slot(int layer) const {
-    return slots_ < layers_ && !placed(layer).needs_slot() ? slots_ + layer : layer % slots_;
-  }
+  // Blocks whose weights are whole have operands of their own. The others share one place, because compute makes the
+  // operands where it uses them.
+  int operand_slot(int layer) const { return !in_turn_ || !placed(layer).needs_slot() ? 1 + layer : 0; }
+  // The scales of all blocks are agreed on, and their bytes made, right after an update.
+  bool precomputes() const { return settings_.precompute_scales && !on_host_; }
   Tensor gathered(int layer) const;
   Tensor own_bytes(int layer) const;
   Tensor amax_of(int first, int count) const;
@@ -113,11 +120,13 @@ class Fp8Weights {
 
   void add_matrix(const LayerProjection& p);
   void plan_operands(MemoryPlan& plan);
-  void plan_gathers(MemoryPlan& plan, bool in_turn);
+  void plan_gathers(MemoryPlan& plan);
   void fill(WeightMatrix& m, const MatrixLocation& at, const Tensor& weights);
   void fill_unquantized(int layer, const Tensor& own);
 
   void all_reduce_max_over_tensor_ranks(const UnitPlacement& p, const Tensor& amax);
+  template <class F>
+  void for_slices(const WeightSlices& slices, F&& f);
   void quantize_own(int first, int count);
   void gather_unquantized();
 
@@ -126,6 +135,8 @@ class Fp8Weights {
   const Placement& placement_;
   Fp8Scales& scales_;
   const int layers_, slots_;
+  const bool in_turn_, on_host_;
+  const size_t chunk_;
   Stream &compute_, &gather_stream_;
 
   Table<WeightMatrix> matrices_;           // all that are quantized
@@ -143,11 +154,16 @@ class Fp8Weights {
 
   // These serve blocks that are gathered as bytes.
   PlannedTensor bytes_;                 // (slots, largest unit)
-  PlannedTensor own_;                   // stage 3: (L, largest part); else this rank's parts lie in bytes_
+  PlannedTensor own_;                   // stage 3, and on the host: (L, largest part); else the parts lie in bytes_
   PlannedTensor unquantized_;           // (L, most of a block, widest)
   PlannedTensor unquantized_sums_;      // the same in fp32: each rank sets its elements, and the ranks sum them
   Table<WeightSlice> slices_;           // this rank's parts of matrices
   Table<RowRange> unquantized_slices_;  // this rank's parts of unquantized_, a row each
-  std::vector<bool> quantized_;         // for each block: its part has been quantized since the last update
+  // Of weights on the host: a chunk (chunk) and where each entry of slices_ comes from; this rank's parts of
+  // unquantized_ (L, most of a block, widest) and where these come from.
+  PlannedTensor staged_, staged_unquantized_;
+  std::vector<const bf16*> slice_sources_;
+  std::vector<std::pair<Tensor, Tensor>> unquantized_sources_;
+  std::vector<bool> quantized_;  // for each block: its part has been quantized since the last update
   bool unquantized_gathered_ = false;
 };

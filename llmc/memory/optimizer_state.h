@@ -2,9 +2,9 @@
 // if the products take bf16, an fp32 master copy. Without that copy the weights of the products are the master.
 //
 // The state lies on the device or, if it is offloaded, in pinned memory of the host. From there an update streams it
-// chunk by chunk through two slots on the device: while one chunk is computed, another is copied in or out. So it does
-// with the products' weights, if these lie on the host. Numbers in
-// bf16 are rounded to nearest when they are set from fp32, and stochastically by updates (adamw.h).
+// chunk by chunk through two slots on the device: while one chunk is computed, another is copied in or out. An update
+// streams the products' weights in the same way, if they lie on the host. Numbers in bf16 are rounded to nearest when
+// they are set from fp32, and stochastically by updates (adamw.h).
 #pragma once
 
 #include <functional>

@@ -6,18 +6,21 @@
 #include "llmc/device/number.h"
 
 ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayout& layout, const Placement& placement,
-                               Fp8Scales* scales, int blocks_at_once, Stream& compute, Stream& gather_stream)
+                               Fp8Scales* scales, int blocks_at_once, size_t chunk, Stream& compute,
+                               Stream& gather_stream)
     : layout_(layout),
       placement_(placement),
       shards_(placement, &UnitPlacement::weights),
       compute_(compute),
       gather_stream_(gather_stream),
       updated_(compute.device()) {
-  // In stage 3 units take slots in turn. In stages 1 and 2 only blocks that are gathered as bytes are not kept whole;
-  // each has memory of its own for the bytes, and stays gathered until the next update.
+  // In stage 3, and with weights on the host, units take slots in turn. Otherwise, in stages 1 and 2, only blocks that
+  // are gathered as bytes are not kept whole; each has memory of its own for the bytes, and stays gathered until the
+  // next update.
   const bool none_in_turn =
       std::none_of(placement.begin(), placement.end(), [](const auto& p) { return p.needs_slot() && !p.in_bytes; });
-  if (scales) fp8_.emplace(plan, layout, placement, *scales, none_in_turn ? 0 : blocks_at_once, compute, gather_stream);
+  if (scales)
+    fp8_.emplace(plan, layout, placement, *scales, none_in_turn ? 0 : blocks_at_once, chunk, compute, gather_stream);
   const bool in_parts = std::any_of(placement.begin(), placement.end(),
                                     [](const auto& p) { return p.weights != p.whole && !p.in_bytes; });
   weights_ = plan.add(on_host() ? Segment::pinned : Segment::symmetric, "weights",
@@ -112,7 +115,11 @@ UnitTensors ParameterStore::get(int unit) {
   REQUIRE(u.in_use, "the weights of unit %d are asked for, and nobody gathered them", unit);
   if (!u.waited) compute_.wait(u.gathered);  // once for each gather
   u.waited = true;
-  if (fp8_ && u.layer >= 0 && !u.operands_current) fp8_->make_operands(u.layer);
+  if (fp8_ && u.layer >= 0 && !u.operands_current) {
+    fp8_->make_operands(u.layer);
+    if (u.slot >= 0)  // blocks that take slots in turn have one place for their operands
+      for (UnitWeights& other : units_) other.operands_current = other.operands_current && other.slot < 0;
+  }
   u.operands_current = true;
   return {layout_, unit, u.whole, u.unquantized};
 }

@@ -1,8 +1,9 @@
 // The weights, unit by unit (the embedding, a block, the head). gather(unit) makes a unit's weights whole on the
 // gather stream. get(unit) lets the compute stream wait for them. release(unit) says that compute is done with
-// them. gather() enqueues nothing if the unit is already whole: always in stage 0, between updates in stages 1 and 2,
-// and in stage 3 while the unit is still in its slot. The order of the three calls is checked all the same: it is an
-// error to use a unit that was not gathered, or to gather it again before its release.
+// them. gather() enqueues nothing if the unit is already whole on the device: always in stage 0, between updates in
+// stages 1 and 2, and in stage 3, or with weights on the host, while the unit is still in its slot. The order of the
+// three calls is checked all the same: it is an error to use a unit that was not gathered, or to gather it again before
+// its release.
 //
 // Weights on the host are copied to the device by gather(), in each stage: this rank's part, to its place in the unit's
 // slot, where the ranks gather the rest.
@@ -25,9 +26,10 @@
 
 class ParameterStore {
  public:
-  // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none.
+  // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none. `chunk`:
+  // see Fp8Weights.
   ParameterStore(MemoryPlan& plan, DType type, const ParameterLayout& layout, const Placement& placement,
-                 Fp8Scales* scales, int blocks_at_once, Stream& compute, Stream& gather_stream);
+                 Fp8Scales* scales, int blocks_at_once, size_t chunk, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables of FP8 products.
   void prepare();
 
@@ -81,7 +83,7 @@ class ParameterStore {
   const FlatShards shards_;  // in weights_
   Stream &compute_, &gather_stream_;
   PlannedTensor weights_;
-  Slots slots_;  // of units whose whole weights are not kept; none in stages 0 to 2
+  Slots slots_;  // of units whose whole weights are not kept on the device
   std::vector<UnitWeights> units_;
   Event updated_;
   bool awaited_update_ = true;  // the gather stream has waited for the last update

@@ -64,7 +64,7 @@ struct UnitPlacement {
   Shard whole, own;                 // the unit; this rank's part of it, in every stage
   Shard saved;                      // what this rank writes to a checkpoint: the replicas divide `own` among them
   Shard state, gradients, weights;  // what this rank keeps between uses: `whole` or `own`
-  bool in_bytes;                    // its weights are gathered as FP8 bytes
+  bool in_bytes;                    // its weights are gathered, or come from the host, as FP8 bytes
   bool weights_on_host;             // what this rank keeps of its weights lies in the host's memory
 
   // The stores ask these and updates_contiguous(), and compare no shards themselves.
@@ -75,8 +75,8 @@ struct UnitPlacement {
 };
 using Placement = std::vector<UnitPlacement>;  // one for each unit
 
-// `zero_stage` is Mesh::effective_stage(). `in_bytes` says which units are gathered as FP8 bytes if they are gathered
-// at all; `weights_on_host`, where the weights of all units lie. `group` must outlive the result.
+// `zero_stage` is Mesh::effective_stage(). `in_bytes` says which units are sent as FP8 bytes if they are sent at all;
+// `weights_on_host`, where the weights of all units lie. `group` must outlive the result.
 inline Placement place_units(const ParameterLayout& layout, int zero_stage, const ShardGroup& group,
                              const std::function<bool(int unit)>& in_bytes, bool weights_on_host = false) {
   Placement placement;
@@ -85,9 +85,9 @@ inline Placement place_units(const ParameterLayout& layout, int zero_stage, cons
     const size_t part = layout.part_size(unit), begin = part * replica / replicas;
     const Shard whole{0, layout.units[size_t(unit)].size}, own{size_t(group.rank()) * part, part};
     const Shard saved{own.first + begin, part * (replica + 1) / replicas - begin};
-    const bool bytes = zero_stage >= 1 && in_bytes(unit);
+    const bool bytes = (zero_stage >= 1 || weights_on_host) && in_bytes(unit);
     placement.push_back({&group, whole, own, saved, zero_stage >= 1 ? own : whole, zero_stage >= 2 ? own : whole,
-                         zero_stage >= (weights_on_host ? 1 : 3) || bytes ? own : whole, bytes, weights_on_host});
+                         zero_stage >= (weights_on_host || bytes ? 1 : 3) ? own : whole, bytes, weights_on_host});
   }
   return placement;
 }

@@ -42,7 +42,7 @@ std::vector<Options> state_ways(const Options& from) {
   std::vector<Options> ways(4, from);
   for (size_t i = 1; i < ways.size(); ++i) ways[i].offload_optimizer = true;
   ways[2].offload_gradients = ways[3].offload_gradients = true;
-  ways[3].offload_weights = from.offload_weights || !from.fp8_all_gather;  // FP8 bytes are gathered from the device
+  ways[3].offload_weights = true;
   ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
   return ways;
 }
@@ -325,7 +325,7 @@ std::vector<PlanCandidate> Planner::savings() const {
   add(true, [](Options& o) { o.recompute = "block", o.activation_offload = "input", o.recompute_every = 1; });
   add(true, [](Options& o) { o.offload_optimizer = true; });
   add(true, [](Options& o) { o.offload_gradients = true; });
-  if (!options_.fp8_all_gather) add(true, [](Options& o) { o.offload_weights = true; });
+  add(true, [](Options& o) { o.offload_weights = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
   if (mesh_.state_shards() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
   add(false, [](Options& o) { o.moment_dtype = "bf16"; });

@@ -200,16 +200,13 @@ void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, in
   s.fp8 = fp8_settings({o.fp8, o.fp8_grad, o.fp8_pow2_scales, o.fp8_skip, o.fp8_head}, config);
   REQUIRE(s.fp8.on() || !o.fp8_all_gather,
           "--fp8-all-gather: --fp8 is off, so there are no FP8 weights\n  add --fp8 tensorwise or delayed");
-  REQUIRE(
-      !o.fp8_all_gather || !o.offload_weights,
-      "--fp8-all-gather with --offload-weights: a rank quantizes its part on the device, and the weights lie on the "
-      "host\n  leave one of the two away");
   if (!s.fp8.on()) return;
   REQUIRE(o.dtype != "fp32",
           "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
           o.fp8.c_str());
   s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
-  s.fp8.all_gather = o.fp8_all_gather && s.fp8.per_tensor_scale(), s.fp8.precompute_scales = o.fp8_precompute_scales;
+  s.fp8.all_gather = (o.fp8_all_gather || o.offload_weights) && s.fp8.per_tensor_scale();
+  s.fp8.precompute_scales = o.fp8_precompute_scales;
   REQUIRE(!s.fp8.computes_head(true) || o.z_loss <= kMostZLossInFp8,
           "--z-loss %g with --fp8-head %s: gradients of logits could be larger than FP8 is scaled for\n"
           "  use %g or less, or --fp8-head off",

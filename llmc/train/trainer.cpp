@@ -70,7 +70,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                                                 communicator, device, compute_, reduce_stream_)
                   : nullptr),
       parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
-                  compute_, gather_stream_),
+                  settings.state.chunk, compute_, gather_stream_),
       optimizer_state_(plan_, layout_, placement_, settings_.state, parameters_, settings.training, compute_,
                        host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),

@@ -71,7 +71,8 @@ PYTORCH_8B = ("--model", checks.EIGHT_B, "--layers", 6, "--seq-len", 8192, "--ba
 ZERO0, ZERO3 = ("--zero-stage", 0), ("--zero-stage", 3)
 TENSOR, CONTEXT = ("--tensor-parallel-degree", 2), ("--context-parallel-degree", 2)
 IN_FP8 = ("--fp8", "tensorwise")
-OFFLOAD = ("--layers", 6, "--activation-offload", "attention", "--offload-optimizer", "--offload-gradients")
+OFFLOAD = ("--layers", 6, "--activation-offload", "attention", "--offload-optimizer", "--offload-gradients",
+           "--offload-weights")
 
 
 def part_of(kernel):
