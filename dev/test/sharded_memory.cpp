@@ -59,16 +59,19 @@ void touch_fp8(const Ranks& ranks, const Words& words) {
   World world(ranks);
   const struct {
     const char *recipe, *skip;
-    bool all_gather, precompute;
-  } kinds[] = {{"tensorwise", "", true, true},      {"tensorwise", "layers.1.self_attn.o", true, false},
-               {"delayed", "", true, true},         {"delayed", "", true, false},
-               {"delayed", "down", true, true},     {"rowwise", "", false, true},
-               {"blockwise", "last=1", false, true}};
-  for (int stage = 1; stage < 4; ++stage)
+    bool all_gather, precompute, on_host = false;
+  } kinds[] = {{"tensorwise", "", true, true},        {"tensorwise", "layers.1.self_attn.o", true, false},
+               {"delayed", "", true, true},           {"delayed", "", true, false},
+               {"delayed", "down", true, true},       {"rowwise", "", false, true},
+               {"blockwise", "last=1", false, true},  {"tensorwise", "", true, true, true},
+               {"delayed", "down", true, true, true}, {"rowwise", "", false, true, true}};
+  for (int stage = 0; stage < 4; ++stage)
     for (const auto& kind : kinds) {
+      if (stage == 0 && !kind.on_host) continue;
       TrainerSettings settings = settings_in(kind.recipe, tiny(), kind.skip);
       settings.zero_stage = stage, settings.fp8_stats = 1;
       settings.fp8.all_gather = kind.all_gather, settings.fp8.precompute_scales = kind.precompute;
+      settings.state.weights_on_host = kind.on_host, settings.state.chunk = 1024;
       require_touched(world, tiny(), settings, words[1]);
     }
 }

@@ -138,6 +138,7 @@ void Fp8Weights::prepare(const std::function<Tensor(int)>& weights) {
   // Norms and padding are not quantized, but their bytes are gathered, too.
   if (bytes_) clear(gather_stream_, bytes_);
   if (own_ && !on_host_) clear(gather_stream_, own_);
+  if (staged_unquantized_) clear(gather_stream_, staged_unquantized_);  // a rank sets its elements alone
   matrices_.send(compute_);
 }
 
