@@ -16,7 +16,7 @@ check "one rank" "$build/test/state_choices" "$choices"
 check "two ranks that share" ranks 2 "$build/test/state_choices" "$choices"
 
 echo "-- the program"
-options=(--layers 2 --seq-len 32 --global-batch 4 --micro-batch 1 --steps 6 --warmup-steps 1 --val-every 3 --val-tokens 128
+options=(--layers 3 --seq-len 32 --global-batch 4 --micro-batch 1 --steps 6 --warmup-steps 1 --val-every 3 --val-tokens 128
   --sample-every 3 --sample-tokens 5 --checkpoint-every 3 --dtype bf16)
 offload=(--offload-optimizer --offload-gradients --offload-weights)
 run plain 1

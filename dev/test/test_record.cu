@@ -374,7 +374,7 @@ TEST_CASE("copies share each direction of the bus, and with them what ranks send
   CHECK(seconds(16, true, 32, true) == 6);   // 48 bytes in one
   CHECK(seconds(16, false, 16, false) == 4);
   CHECK(seconds(8, false, 8, false, 16) == 4);  // NVLink is not the bus
-  // What is sent through the host takes half of each direction, and all slow down by the same factor: 1.5 while copies
+  // A collective through the host takes half of each direction, and all slow down by the same factor: 1.5 while copies
   // go in one direction, 2.5 while two go in the same one.
   rates.node_by_host = true;
   CHECK(seconds(8, true, 8, false, 16) == doctest::Approx(1.5 + 3));

@@ -84,8 +84,7 @@ constexpr Bytes kBytes[] = {
     {100, 0.80, 720e9, 40e9, 55e9, kAssumed},
     {0, 0.80, 0, 40e9, 27e9,
      "assumption: 80% of the data sheet's memory, as on an H200; 87% of PCIe's, as on an H200, half of it between "
-     "GPUs, "
-     "through the host; 80% of a network card of 400 Gb/s a GPU"}};
+     "GPUs, through the host; 80% of a network card of 400 Gb/s a GPU"}};
 constexpr double kPartOfPcie = 55e9 / 63e9;  // 55 GB/s on an H100 and an H200
 
 // Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not

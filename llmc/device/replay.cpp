@@ -36,7 +36,7 @@ struct Route {
   double sending_seconds() const { return *std::max_element(seconds.begin(), seconds.end()); }
 };
 
-// What is sent within the node goes through the host, in both directions at once, where GPUs have no link of their own.
+// GPUs without a link of their own send within the node through the host, which takes both directions at once.
 void add_bus(LinkUse& seconds, const ReplayRates& rates) {
   if (rates.node_by_host) seconds[kToHost] = seconds[kFromHost] = seconds[kNode] * rates.node_bytes / rates.host_bytes;
 }
@@ -200,7 +200,7 @@ class Player {
     line.waiting = -1;
   }
 
-  // What together wants more than a link has all slows down by the same factor.
+  // Collectives and copies that together want more than a link has all slow down by the same factor.
   double speed(const Line& line, const LinkUse& all) const {
     double most = 1;
     for (int link = 0; link < kLinks; ++link)

@@ -9,9 +9,9 @@
 // All this runs on the gather stream. Compute then makes the operands from the gathered bytes: W is the bytes
 // themselves, unless it is padded, and Wᵀ is transposed from them.
 //
-// Of weights on the host such a block comes as bytes, too. After an update its first gather() copies the bf16 weights
-// to the device, chunk by chunk, quantizes them there, and copies the bytes back; the gathers after it copy the bytes
-// alone.
+// If the weights lie on the host, such a block comes as bytes, too. After an update its first gather() copies the bf16
+// weights to the device, chunk by chunk, quantizes them there, and copies the bytes back; the gathers after it copy the
+// bytes alone.
 //
 // Memory traffic of such a block after an update, for each parameter of this rank's part: quantization reads 2 bytes
 // and writes 1. Finding the amax reads 2 more; AdamW saves this pass by writing the amax itself, and a delayed scale
@@ -159,7 +159,7 @@ class Fp8Weights {
   PlannedTensor unquantized_sums_;      // the same in fp32: each rank sets its elements, and the ranks sum them
   Table<WeightSlice> slices_;           // this rank's parts of matrices
   Table<RowRange> unquantized_slices_;  // this rank's parts of unquantized_, a row each
-  // Of weights on the host: a chunk (chunk) and where each entry of slices_ comes from; this rank's parts of
+  // These serve weights on the host: a chunk (chunk) and where each entry of slices_ comes from; this rank's parts of
   // unquantized_ (L, most of a block, widest) and where these come from.
   PlannedTensor staged_, staged_unquantized_;
   std::vector<const bf16*> slice_sources_;

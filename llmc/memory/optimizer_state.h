@@ -90,7 +90,7 @@ class OptimizerState {
   }
 
  private:
-  // Where the numbers lie. Without a master of its own the products' weights are the master.
+  // Returns true if the numbers lie on the host. Without a master of its own the products' weights are the master.
   bool on_host(StateKind kind) const {
     return kind == StateKind::master && !has_master() ? parameters_.on_host() : bool(slots_[kind]);
   }
