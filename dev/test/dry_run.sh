@@ -101,10 +101,12 @@ need=$(sed -n 's/^ *device and reserve  *\([0-9.]*\) GiB/\1/p' zero3.txt)
 shows "a plan that leaves less than 2 GiB is marked" "^ *$need GiB .* ~ --zero-stage 3$\|^ *$need GiB .* ~ as it is$" "${eight[@]}" --plan mesh --micro-batch 1 --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB"
 shows "  and warned of" "of .* GiB (--memory-limit) are left, and what the plan reserves for libraries is in part an assumption" "${eight[@]}" --memory-limit "$(awk "BEGIN { print $need + 1 }")GiB"
 check "  and its limit is not called the device's own" grep -q "it fits: .* GiB (--memory-limit) of NVIDIA H100" log
-check "others are not" eval '! grep " are left" zero3.txt'
+check "  with its ten largest tensors" [ "$(grep -cE '^ +[0-9.]+ [KMG]iB( = [0-9]+ x [0-9.]+ [KMG]iB)? +device  ' log)" = 10 ]
+check "others are not" eval '! grep " are left\| ten largest" zero3.txt'
 shows "no published row offloads" "no published run that was compared offloads" "${eight[@]}" --offload-optimizer on
 "$train" "${eight[@]/%3/0}" >whole.txt || [ $? = 2 ]
 check "what is not sharded is said not to be" grep -q "ZeRO stage 0: nothing is sharded" whole.txt
+check "what does not fit names its largest tensors, too" grep -q "the ten largest of the device are" whole.txt
 check "what does not fit: needs and has, device and host" grep -q "it does not fit: the device needs [0-9.]* GiB .* and has 79.1 GiB (NVIDIA H100.*); the host needs .*, for 8 ranks and has 1.80 TiB$" whole.txt
 refused "a GPU with another memory" "such as --gpu A100 --memory-limit 39GiB" "$train" "${eight[@]/H100/A100-40GB}"
 
@@ -123,7 +125,7 @@ while read -r name kind; do
   given=()
   case $name in
     config | resume | consolidate | help | version | trace | dry-run | nodes | gpus-per-node | gpu) continue ;;
-    eval-only | sample-only) continue ;; # refused
+    eval-only | sample-only | gpus) continue ;; # refused
     model | layers | seq-len | global-batch) continue ;; # in each of these commands
     fp8-*) given=(--fp8 delayed --zero-stage 3) ;; # refused without
     tensor-parallel-* | context-*) given=(--micro-batch 1) ;;

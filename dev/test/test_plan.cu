@@ -88,6 +88,27 @@ TEST_CASE("a plan's table has the largest categories first, the host's below the
         "host, total         4.00 MiB");
 }
 
+TEST_CASE("a plan lists its tensors, the largest first, equal ones of several blocks in one line") {
+  MemoryPlan plan;
+  plan.add(Segment::device, "optimizer", "first moments", DType::fp32, {3 << 20});
+  for (int block = 0; block < 12; ++block)
+    plan.add(Segment::device, "activations", format("block %d q", block), DType::bf16, {1 << 20});
+  plan.add(Segment::device, "activations", "block 12 q", DType::bf16, {1 << 19});  // shorter
+  plan.add(Segment::pinned, "snapshot", "weights", DType::fp32, {5 << 20});
+  plan.add(Segment::symmetric, "scratch", "layer 7", DType::fp32, {256});
+  plan.add(Segment::device, "scratch", "nothing", DType::fp32, {0});
+  CHECK(plan.tensors() ==
+        "  24.0 MiB = 12 x 2.00 MiB   device  activations, block * q\n"
+        "  20.0 MiB                   host    snapshot, weights\n"
+        "  12.0 MiB                   device  optimizer, first moments\n"
+        "  1.00 MiB                   device  activations, block * q\n"
+        "  1.00 KiB                   device  scratch, layer 7");
+  CHECK(plan.largest_on_device(2) ==
+        "  24.0 MiB = 12 x 2.00 MiB   device  activations, block * q\n"
+        "  12.0 MiB                   device  optimizer, first moments");
+  CHECK(MemoryPlan().tensors().empty());
+}
+
 TEST_CASE("a plan counts what is reserved in addition to the arena") {
   MemoryPlan plan;
   plan.add(Segment::device, "activations", "a", DType::fp32, {1 << 19});

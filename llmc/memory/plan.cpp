@@ -1,7 +1,11 @@
 #include "llmc/memory/plan.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <tuple>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -20,6 +24,43 @@ std::vector<std::pair<size_t, std::string>> by_category(const std::vector<Memory
   for (const auto& [category, bytes] : sums) sorted.push_back({bytes, category});
   std::sort(sorted.rbegin(), sorted.rend());
   return sorted;
+}
+
+// Returns the name with * for a number between other words: "block 3 q" and "block 4 q" are "block * q".
+std::string without_number(const std::string& name) {
+  std::string text;
+  for (size_t i = 0; i < name.size();) {
+    size_t end = i;
+    while (end < name.size() && isdigit((unsigned char)name[end])) ++end;
+    const bool is_number = end > i && i > 0 && name[i - 1] == ' ' && end < name.size() && name[end] == ' ';
+    text += is_number ? "*" : name.substr(i, std::max<size_t>(end - i, 1));
+    i = std::max(end, i + 1);
+  }
+  return text;
+}
+
+// Returns a line for each tensor, or for equal ones of several blocks or slots, that with the most bytes first.
+std::vector<std::string> lines_of(const std::vector<MemoryPlan::Buffer>& buffers, bool with_pinned) {
+  std::map<std::tuple<bool, std::string, size_t>, size_t> counts;  // pinned, what, bytes of each
+  for (const auto& b : buffers)
+    if (b.bytes > 0 && (with_pinned || b.segment != Segment::pinned))
+      ++counts[{b.segment == Segment::pinned, b.category + ", " + without_number(b.name), b.bytes}];
+  std::multimap<size_t, std::string, std::greater<>> sorted;
+  for (const auto& [tensor, count] : counts) {
+    const auto& [pinned, what, bytes] = tensor;
+    const std::string each = count > 1 ? format(" = %zu x %s", count, human_bytes(bytes).c_str()) : "";
+    sorted.emplace(count * bytes, format("%10s%-17s  %s  %s", human_bytes(count * bytes).c_str(), each.c_str(),
+                                         pinned ? "host  " : "device", what.c_str()));
+  }
+  std::vector<std::string> lines;
+  for (const auto& [bytes, line] : sorted) lines.push_back(line);
+  return lines;
+}
+
+std::string joined(const std::vector<std::string>& lines, size_t most) {
+  std::string text;
+  for (size_t i = 0; i < std::min(most, lines.size()); ++i) text += (i ? "\n" : "") + lines[i];
+  return text;
 }
 
 }  // namespace
@@ -83,6 +124,10 @@ std::string MemoryPlan::table() const {
   line("host, total", bytes(Segment::pinned));
   return text;
 }
+
+std::string MemoryPlan::tensors() const { return joined(lines_of(buffers_, true), SIZE_MAX); }
+
+std::string MemoryPlan::largest_on_device(size_t lines) const { return joined(lines_of(buffers_, false), lines); }
 
 Arena::Arena(Device& device, MemoryPlan& plan, Communicator* communicator)
     : device_(device, plan.bytes(Segment::device)),

@@ -101,6 +101,11 @@ class MemoryPlan {
   // Returns one line per category with its bytes, largest first, and the sums, first for the device and then for the
   // host. After the device's sum there is one line for each reserve. There is no newline at the end.
   std::string table() const;
+  // Returns a line for each tensor, "1.00 GiB = 16 x 64.0 MiB  device  activations, block * q", that with the most
+  // bytes first; equal ones of several blocks or slots share it. There is no newline at the end.
+  std::string tensors() const;
+  // Returns the first so many of these lines that are of the device.
+  std::string largest_on_device(size_t lines) const;
 
  private:
   friend class Arena;

@@ -292,6 +292,11 @@ std::string Planner::narrow(const MemoryPlan& plan) const {
       options_.memory_limit.empty() ? "" : " (--memory-limit)");
 }
 
+std::string Planner::largest(const MemoryPlan& plan) const {
+  if (!device_.gpu || *mark(needs(options_, plan)) == ' ') return "";
+  return "the ten largest of the device are\n" + plan.largest_on_device(10);
+}
+
 std::string Planner::verdict(const MemoryPlan& plan) const {
   const PlanCandidate way = needs(options_, plan);
   const std::string ranks = limits_.ranks_on_node > 1 ? format(", for %d ranks", limits_.ranks_on_node) : "",

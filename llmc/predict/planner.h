@@ -75,6 +75,9 @@ class Planner {
   const char* mark(const PlanCandidate& way) const;
   // Returns a warning if the plan leaves little of a GPU's memory, else "".
   std::string narrow(const MemoryPlan& plan) const;
+  // Returns the ten largest tensors of the device, a line each, if the plan leaves little of a GPU's memory or does not
+  // fit, else "".
+  std::string largest(const MemoryPlan& plan) const;
   const MemoryLimits& limits() const { return limits_; }
   // "it fits: ..." or "it does not fit: ...", with the sizes.
   std::string verdict(const MemoryPlan& plan) const;

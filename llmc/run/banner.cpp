@@ -164,5 +164,7 @@ void print_banner(Setup& setup, const MemoryPlan& plan) {
   print_samples(setup);
   print_checkpoints(setup);
   setup.console.item("memory", plan.table());
+  if (setup.planner)
+    if (const std::string largest = setup.planner->largest(plan); !largest.empty()) setup.console.item("", largest);
   print_options(setup);
 }

@@ -48,7 +48,8 @@ class RunFolder {
   void become_latest() const;
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   // Writes config.json: the options; run.json: what the program made of them (run_facts) and, as "starts", this start
-  // of the program (start_record) after those of a run that goes on; memory.txt: the plan as the banner prints it.
+  // of the program (start_record) after those of a run that goes on; memory.txt: the plan as the banner prints it, and
+  // its tensors.
   void write_about(const Json& config, Json facts, const Json& start, const std::string& memory_plan) const;
   // Writes memory.txt once more, with what is known by now.
   void write_memory(const std::string& text) const;

@@ -161,6 +161,7 @@ void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planne
   console.item("activations",
                describe_activations(m.settings.activations, m.config, m.settings.fp8, m.mesh.tensor_degree));
   console.item("memory", plan.table());
+  if (const std::string largest = planner.largest(plan); !largest.empty()) console.item("", largest);
   console.item("", planner.verdict(plan));
   if (const std::string narrow = planner.narrow(plan); !narrow.empty()) console.warning(narrow);
   if (!planner.limits().host_from.empty()) console.item("", planner.limits().host_from);

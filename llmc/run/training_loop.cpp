@@ -99,7 +99,7 @@ void TrainingLoop::open_folder() {
     Json facts = run_facts(setup_.first_step(), nodes, ranks.size, setup_.device.info(), settings_, options_.fp8,
                            config, setup_.codec, tokens_of(setup_.data.train), setup_.stages);
     facts.set("left_out", to_json(setup_.left_out));
-    folder_->write_about(options_json(setup_.requested, Scope::machine), facts, start, trainer_.plan().table());
+    folder_->write_about(options_json(setup_.requested, Scope::machine), facts, start, memory_text());
     if (options_.export_) folder_->require_room(sizeof(float) * uint64_t(config.parameters()), "the exported weights");
   }
   run_path_ = broadcast_text(communicator, stream, folder_ ? folder_->path() : "");
@@ -443,6 +443,11 @@ StepReport TrainingLoop::report_of(const StepResult& result) const {
   return r;
 }
 
+// Returns the text of memory.txt: the banner's table, what else is known, an empty line, and every planned tensor.
+std::string TrainingLoop::memory_text(const std::string& known) const {
+  return trainer_.plan().table() + known + "\n\n" + trainer_.plan().tensors();
+}
+
 // The start has succeeded: its files stay from now on, and it is known how much memory a step takes.
 void TrainingLoop::report_first_step() {
   unfinished_folder_.clear();
@@ -452,7 +457,7 @@ void TrainingLoop::report_first_step() {
   }
   const DeviceInfo& device = setup_.device.info();
   const std::string taken = describe_taken(trainer_.plan(), device, setup_.device.taken_bytes());
-  if (folder_) folder_->write_memory(trainer_.plan().table() + "\n" + taken);
+  if (folder_) folder_->write_memory(memory_text("\n" + taken));
   if (device.gpu) console_.line(taken);
   if (const std::string unneeded = unneeded_choices(trainer_.matmul(), setup_.tuning); !unneeded.empty())
     console_.warning(unneeded);

@@ -72,6 +72,7 @@ class TrainingLoop {
   std::string record_bad_steps(int64_t first, int64_t end, const std::string& why);
   [[noreturn]] void end_not_finite(const StepResult& result, const StepReport& report);
   [[noreturn]] void end_bad_steps(const StepResult& result);
+  std::string memory_text(const std::string& known = "") const;
   void report_first_step();
   StepReport report_of(const StepResult& result) const;
   std::string speed_of(int64_t steps) const;

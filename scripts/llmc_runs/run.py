@@ -75,8 +75,9 @@ class Run:
         return self._json("run.json")
 
     def memory_plan(self):
-        """The table of the memory plan as the run printed it; empty if memory.txt is missing."""
-        return self._text("memory.txt").rstrip()
+        """The table of the memory plan as the run printed it; empty if memory.txt is missing. The tensors follow there, after
+        an empty line."""
+        return self._text("memory.txt").split("\n\n")[0].rstrip()
 
     def started(self):
         """When the run began, in seconds since 1970, for logs without times: config.json is written first, and once."""
