@@ -15,6 +15,7 @@
 #include "llmc/base/options.h"
 #include "llmc/base/processor.h"
 #include "llmc/base/text.h"
+#include "llmc/comm/launch.h"
 #include "llmc/comm/ranks.h"
 #include "llmc/device/range.h"
 #include "llmc/kernels/matmul.h"
@@ -36,6 +37,8 @@
 
 namespace {
 
+int ranks_to_launch(const std::vector<std::string>& arguments);
+void require_as_many_ranks(int64_t gpus, const Ranks& ranks);
 int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests);
 std::string help();
 int run(const Options& command_line, const std::vector<std::string>& arguments, Ranks& ranks,
@@ -52,6 +55,13 @@ bool export_model(Setup& setup, Trainer& trainer, const TrainingLoop& loop, int6
 
 int main(int argc, char** argv) {
   require_processor();
+  if (const int ranks = ranks_to_launch({argv + std::min(argc, 1), argv + argc})) {
+    try {
+      return launch_ranks(ranks, {argv, argv + argc});
+    } catch (const std::exception& error) {
+      end_now(std::string("error: ") + error.what(), exit_code_of(error));
+    }
+  }
   StopRequests stop_requests;     // first: a signal during the start counts
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of a file's size then is an error that names the path
   Ranks ranks;
@@ -68,6 +78,34 @@ int main(int argc, char** argv) {
 
 namespace {
 
+// --gpus N: returns how many ranks this process starts and waits for; 0 if it is a rank itself. An option that is wrong
+// is told by the ranks.
+int ranks_to_launch(const std::vector<std::string>& arguments) {
+#if LLMC_DEVICE_CPU
+  return 0;
+#else
+  if (Ranks::told_size() > 1) return 0;
+  try {
+    const int64_t gpus = parse_options(arguments).gpus;
+    return gpus > 1 ? int(gpus) : 0;
+  } catch (const Error&) {
+    return 0;
+  }
+#endif
+}
+
+// Throws if --gpus asks for another number of ranks than there are.
+void require_as_many_ranks(int64_t gpus, const Ranks& ranks) {
+  if (!gpus || gpus == ranks.size) return;
+#if LLMC_DEVICE_CPU
+  fail("--gpus %lld: this program was built for CPUs, whose ranks MPI starts\n  use: scripts/run -n %lld",
+       (long long)gpus, (long long)gpus);
+#else
+  fail("--gpus %lld: there are %d ranks, %s\n  leave --gpus out, or start one process", (long long)gpus, ranks.size,
+       ranks.how.c_str());
+#endif
+}
+
 // Chooses between help, --consolidate, --dry-run --nodes and a run. Returns the program's exit code.
 int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_requests) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
@@ -76,6 +114,7 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     if (ranks.rank == 0) printf("%s", command_line.help ? help().c_str() : version_text().c_str());
     return 0;
   }
+  require_as_many_ranks(command_line.gpus, ranks);
   if (command_line.stop_after > 0) stop_requests.end_after(3600 * command_line.stop_after);
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
   if (!command_line.consolidate.empty() || command_line.dry_run || command_line.eval_only || command_line.sample_only)

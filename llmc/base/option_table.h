@@ -158,5 +158,6 @@
   X("Ranks", Choice, run, reduce_dtype, "fp32", "fp32|bf16", "type in which gradients are summed within a shard group (NCCL adds in it, too)", "trains sharing") \
   X("Ranks", Real, machine, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run", "ranks") \
   X("Ranks", Real, machine, silent_timeout, 60, "[0, inf)", "seconds without a sign of life of a rank and without a collective that is done, after which it is lost and the run ends (0: off, for debuggers)", "ranks heartbeat") \
+  X("Ranks", Count, start, gpus, 0, "[0, 1024]", "starts so many ranks on this machine, one for each GPU, without MPI (0: the ranks are started by somebody else)") \
   X("Ranks", Text, start, rendezvous, "", "FILE", "through which ranks that started without MPI find each other")
 // clang-format on

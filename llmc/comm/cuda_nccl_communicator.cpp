@@ -49,8 +49,10 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
                   Watchdog& watchdog, std::vector<GpuPlace>& places) {
   REQUIRE(ranks.mpi || !rendezvous_file.empty(),
           "%d ranks, %s: they need a way to find each other\n"
-          "  name a file that all of them can reach: --rendezvous FILE, or start them with mpirun in a build with MPI",
-          ranks.size, ranks.how.c_str());
+          "  --gpus %d starts those of one machine; else name a file that all of them can reach: --rendezvous FILE, or "
+          "start "
+          "them with mpirun in a build with MPI",
+          ranks.size, ranks.how.c_str(), ranks.size);
   ncclUniqueId id;
   memset(&id, 0, sizeof id);
   if (ranks.rank == 0) NCCL_CHECK(nullptr, ncclGetUniqueId(&id));

@@ -18,6 +18,7 @@
 #include "llmc/base/clock.h"
 #include "llmc/base/error.h"
 #include "llmc/base/printable.h"
+#include "llmc/comm/launch.h"
 #include "llmc/comm/mpi_check.h"
 #include "llmc/comm/versions.h"
 
@@ -34,6 +35,7 @@ constexpr int kMostRanks = 1 << 20;
 
 // The first launcher whose size variable is set is used.
 constexpr Launcher kLaunchers[] = {
+    {"started by --gpus", "LLMC_RANK", "LLMC_WORLD_SIZE", "LLMC_RANK", "LLMC_WORLD_SIZE", false, false},
     {"started by mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", true, false},
     {"told by RANK, WORLD_SIZE and LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false, false},
@@ -119,10 +121,6 @@ int tasks_on_node(const char* variable, const std::string& list, int node) {
 
 std::string Ranks::name() const { return format("rank %d of %d", rank, size); }
 
-// ---------------------------------------------------------------------------------------------- with MPI
-
-#if LLMC_MPI
-
 namespace {
 
 // Returns "rank 2 of 4", "ranks 0, 1 of 4" or "all 4 ranks".
@@ -134,6 +132,20 @@ std::string names_of(const std::vector<int>& ranks, int size) {
 }
 
 }  // namespace
+
+std::string joint_error(const std::map<int, std::string>& errors, int size) {
+  std::map<std::string, std::vector<int>> by_text;
+  for (const auto& [rank, text] : errors) by_text[text].push_back(rank);
+  std::string all;
+  for (const auto& [rank, text] : errors)
+    if (const std::vector<int>& from = by_text[text]; from[0] == rank)
+      all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, size)) + ": " + text;
+  return all;
+}
+
+// ---------------------------------------------------------------------------------------------- with MPI
+
+#if LLMC_MPI
 
 // Owns MPI from MPI_Init to MPI_Finalize.
 class Ranks::Session {
@@ -214,13 +226,7 @@ class Ranks::Session {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    std::map<std::string, std::vector<int>> by_text;
-    for (const auto& [rank, message] : words) by_text[message].push_back(rank);
-    std::string all;
-    for (const auto& [rank, message] : words)
-      if (const std::vector<int>& from = by_text[message]; from[0] == rank)
-        all += (all.empty() ? "" : "\n") + ("error on " + names_of(from, ranks.size)) + ": " + message;
-    print_error(all);
+    print_error(joint_error(words, ranks.size));
     // The abort of some MPIs runs the exit handlers, which may hang.
     const Deadline in_any_case(kPatience, "", ExitCode(code));
     MPI_Abort(MPI_COMM_WORLD, code);
@@ -319,6 +325,7 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
       continue;
     }
     read_environment(ranks, launcher);
+    if (const char* file = getenv("LLMC_RENDEZVOUS")) ranks.rendezvous = file;
     return ranks;
   }
   REQUIRE(
@@ -331,6 +338,12 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
   return ranks;
 }
 
+int Ranks::told_size() {
+  for (const Launcher& launcher : kLaunchers)
+    if (const char* size = getenv(launcher.size)) return atoi(size);
+  return 0;
+}
+
 void Ranks::finish() noexcept { session_.reset(); }
 
 void end_all_ranks(Ranks& ranks, const std::exception& error) {
@@ -339,6 +352,7 @@ void end_all_ranks(Ranks& ranks, const std::exception& error) {
 #if LLMC_MPI
   if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), int(code));
 #endif
+  if (told_launcher(ranks, error.what(), int(code))) end_now("", code);
   end_now((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what(), code);
 }
 

@@ -12,11 +12,13 @@
 //   }
 //
 // Ranks are started by mpirun (also by srun with PMI or PMIx), or by RANK, WORLD_SIZE and LOCAL_RANK in the
-// environment. torchrun sets these; srun's SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID work too. Without
-// either there is one rank, and MPI is not initialized, because that takes half a second and may print warnings.
+// environment. torchrun sets these; srun's SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID work too. launch.h
+// starts the ranks of one machine. Without any of these there is one rank, and MPI is not initialized, because that
+// takes half a second and may print warnings.
 #pragma once
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,10 +29,15 @@ struct Ranks;
 
 // Prints the error to stderr and ends this rank and all others with its exit code. If MPI connects the ranks, an error
 // that several ranks have (for example a wrong option) is printed once, by the lowest of them, with the list of those
-// ranks. Ranks without MPI each print their own error, and their launcher ends the others.
+// ranks; so it is for the ranks of launch.h. Other ranks without MPI each print their own error, and their launcher
+// ends the others.
 //
 // No destructor and no exit handler runs after this, because those of a failed CUDA, NCCL or MPI may wait forever.
 [[noreturn]] void end_all_ranks(Ranks& ranks, const std::exception& error);
+
+// Returns the errors of ranks of `size` as one text, in which an error that several ranks have stands once, with the
+// list of those ranks.
+std::string joint_error(const std::map<int, std::string>& errors, int size);
 
 // Prints the error with one write and ends this process at once, whatever its other threads do. The launcher ends the
 // other ranks.
@@ -60,6 +67,7 @@ struct Ranks {
   int local_rank = 0, local_size = 1;
   bool mpi = false;                      // MPI runs and connects the ranks
   std::string how = "no launcher seen";  // "started by mpirun (Open MPI v4.1.4)", for the banner
+  std::string rendezvous;                // the file through which the ranks of launch.h meet; "" for others
 
   Ranks();
   ~Ranks();  // calls finish(), which leaves MPI running while an error is being thrown
@@ -68,6 +76,9 @@ struct Ranks {
 
   // Reads the environment and starts MPI if needed. Throws if the environment gives an impossible rank.
   static Ranks start(int* argc = nullptr, char*** argv = nullptr);
+
+  // Returns how many ranks the launcher that started this process tells of; 0 if there is none.
+  static int told_size();
 
   // Every rank calls this at its end. It waits for the other ranks, then ends MPI.
   void finish() noexcept;

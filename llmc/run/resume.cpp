@@ -328,7 +328,9 @@ std::string resume_command(const Ranks& ranks, const std::string& run_folder, co
   std::string run = format("scripts/run -n %d", ranks.size);
   if (restarts) run += " --restarts " + shell_quoted(restarts);
   const std::string how = ranks.local_size != ranks.size ? "the same start, with"
-                          : ranks.size == 1 && !restarts ? "./train_llama"
+                          : restarts                     ? run
+                          : ranks.size == 1              ? "./train_llama"
+                          : !ranks.rendezvous.empty()    ? format("./train_llama --gpus %d", ranks.size)
                                                          : run;
   std::string command = format("%s --out %s --resume auto", how.c_str(), shell_quoted(run_folder).c_str());
   for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
