@@ -230,11 +230,16 @@ test-softgpu-tsan: ## kernels of that build under ThreadSanitizer: races between
 	@$(PROBE) install test
 	+@goals="$$(dev/test/run $(of_softgpu_tsan) --programs build/softgpu/thread)" && $(make_softgpu) $$goals
 	@$(few) dev/test/run $(of_softgpu_tsan) build/softgpu/thread
-of_softgpu_a100 := --with softgpu/a100 --only 'softgpu/* kernels/attention_mma kernels/matmul'
 test-softgpu-a100: ## the build for ARCH=80 on a software A100: attention, products, one of PyTorch's dumps
+test-softgpu-rtx4090: ## the build for ARCH=89 on a software RTX 4090: attention, FP8, PyTorch's dumps
+of_a100 := 80 attention_mma matmul
+of_rtx4090 := 89 attention_mma quantize fp8_matmul
+test-softgpu-a100 test-softgpu-rtx4090: test-softgpu-%:
 	@$(PROBE) install test
-	+@goals="$$(dev/test/run $(of_softgpu_a100) --programs build/softgpu-80 $(T))" && $(call make_softgpu,80) $$goals
-	@LLMC_SOFTGPU=a100 $(few) dev/test/run $(of_softgpu_a100) build/softgpu-80 $(T)
+	+@goals="$$(dev/test/run $(of_softgpu) --programs $(build_of_softgpu) $(T))" && $(call make_softgpu,$(firstword $(of_$*))) $$goals
+	@LLMC_SOFTGPU=$* $(few) dev/test/run $(of_softgpu) $(build_of_softgpu) $(T)
+of_softgpu = --with softgpu/$* --only 'softgpu/* $(addprefix kernels/,$(wordlist 2,9,$(of_$*)))'
+build_of_softgpu = build/softgpu-$(firstword $(of_$*))
 
 ##
 ## Variables: V=1 shows the commands; CXX=clang++; CPU_ARCH=x86-64-v3 for -march (native);

@@ -78,13 +78,13 @@ int main(int argc, char** argv) {
 
 namespace {
 
-// --gpus N: returns how many ranks this process starts and waits for; 0 if it is a rank itself. An option that is wrong
-// is told by the ranks.
-int ranks_to_launch(const std::vector<std::string>& arguments) {
+// --gpus N: returns how many ranks this process starts and waits for; 0 if it is a rank itself, and if an option is
+// wrong.
+int ranks_to_launch([[maybe_unused]] const std::vector<std::string>& arguments) {
 #if LLMC_DEVICE_CPU
   return 0;
 #else
-  if (Ranks::told_size() > 1) return 0;
+  if (Ranks::launcher_size() > 1) return 0;
   try {
     const int64_t gpus = parse_options(arguments).gpus;
     return gpus > 1 ? int(gpus) : 0;
@@ -115,6 +115,9 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     return 0;
   }
   require_as_many_ranks(command_line.gpus, ranks);
+  REQUIRE(ranks.rendezvous.empty() || command_line.rendezvous.empty(),
+          "--gpus %d --rendezvous %s: the ranks that --gpus starts meet by themselves: leave --rendezvous out",
+          ranks.size, command_line.rendezvous.c_str());
   if (command_line.stop_after > 0) stop_requests.end_after(3600 * command_line.stop_after);
   const std::optional<ResumePoint> resume = ResumePoint::find(command_line);
   if (!command_line.consolidate.empty() || command_line.dry_run || command_line.eval_only || command_line.sample_only)

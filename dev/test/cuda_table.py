@@ -7,7 +7,7 @@ memory, local loads and stores, accesses of 16 bytes to device memory, tensor-co
 memory (cp.async and TMA), registers that warpgroups give up to and take.  Fails if a kernel has more of a stack frame or
 of local accesses than the baseline (dev/test/cuda_baseline.tsv) allows, no products, copies or wide accesses where the
 baseline has some, other registers of its roles, or is not in it (new: the line has its registers and spills), and if a
-kernel of these objects that the baseline has is gone; --write makes the baseline anew.  Fails also at an instruction that compares two pairs of numbers and keeps both
+kernel of these objects that the baseline has is gone; --write makes these rows of the baseline anew.  Fails also at an instruction that compares two pairs of numbers and keeps both
 answers in one predicate: ptxas 13.0 makes it of code that needs both, and an H200 was seen to take the wrong one.
 """
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What each kernel of a CUDA build uses, compared with a baseline.")
     parser.add_argument("objects", type=Path, nargs="+")
     parser.add_argument("--cuobjdump", default="cuobjdump")
-    parser.add_argument("--write", action="store_true", help="make the baseline anew")
+    parser.add_argument("--write", action="store_true", help="make these rows of the baseline anew")
     args = parser.parse_args()
     table: Table = {}
     for path in sorted(args.objects):
@@ -106,12 +106,14 @@ def main() -> None:
     print(f"{'arch':8} {'kernel':78} " + " ".join(f"{column:>12}" for column in COLUMNS))
     for (arch, kernel), row in sorted(table.items()):
         print(f"{arch:8} {kernel:78.78} " + " ".join(f"{row[column]:12}" for column in COLUMNS))
-    lines = ["\t".join(("arch", "kernel", *COLUMNS))]
-    lines += ["\t".join((arch, kernel, *(str(row[c]) for c in COLUMNS))) for (arch, kernel), row in sorted(table.items())]
-    if args.write:
-        BASELINE.write_text("\n".join(lines) + "\n")
-
     baseline = read_baseline()
+    files, architectures = {stem(path) for path in args.objects}, {arch for arch, _ in table}
+    if args.write:
+        others = {key: row for key, row in baseline.items() if key[0] not in architectures or key[1].split(":")[0] not in files}
+        baseline = others | table
+        lines = ["\t".join((*key, *(str(row[c]) for c in COLUMNS))) for key, row in sorted(baseline.items())]
+        BASELINE.write_text("\n".join(["\t".join(("arch", "kernel", *COLUMNS)), *lines]) + "\n")
+
     same = worse = new = gone = 0
     for key, row in sorted(table.items()):
         name = f"{key[0]} {key[1]}"
@@ -127,7 +129,6 @@ def main() -> None:
             worse += 1
         else:
             same += 1
-    files, architectures = {stem(path) for path in args.objects}, {arch for arch, _ in table}
     for arch, kernel in sorted(baseline.keys() - table.keys()):
         if arch in architectures and kernel.split(":")[0] in files:
             print(f"FAIL {arch} {kernel} is in {BASELINE.name}, but gone: --write")

@@ -33,6 +33,22 @@ for recipe in tensorwise delayed rowwise; do
   run $recipe-3-weights 2 --fp8 $recipe --zero-stage 3 --offload-weights
   check "weights alone, $recipe, on two ranks" same $recipe-3 $recipe-3-weights
 done
+# measured NAME RANKS OPTIONS…: the held-out loss of the plain run's weights, and what they write.
+measured() {
+  for what in "--eval-only --val-tokens 512" "--sample-only --prompt KING --sample-tokens 9"; do
+    # shellcheck disable=SC2086  # words
+    ranks "$2" "$train" --model "$scratch/plain" --seq-len 32 --dtype bf16 --quiet $what "${@:3}"
+  done >"$scratch/$1.measured"
+}
+for way in "1" "1 --fp8 tensorwise" "2 --zero-stage 3" "2 --zero-stage 3 --fp8 delayed"; do
+  # shellcheck disable=SC2086  # words
+  measured there $way
+  # shellcheck disable=SC2086  # words
+  measured host $way --offload-weights
+  check "measures and samples: $way" cmp "$scratch/there.measured" "$scratch/host.measured"
+done
+check "  the loss" grep -q "held-out loss" "$scratch/host.measured"
+check "  and a text" [ "$(wc -l <"$scratch/host.measured")" -ge 2 ]
 resume offloaded-on 1 "$(checkpoint plain 3)" --offload-optimizer
 check "gone on from the plain run's checkpoint, offloaded" ends_alike plain offloaded-on 7
 options+=(--zero-stage 3 --moment-dtype bf16 --master-dtype bf16)

@@ -29,11 +29,17 @@ void play(const std::string& role, const std::string& folder) {
                                 << ranks.how << ", " << fs::is_directory(fs::path(ranks.rendezvous).parent_path())
                                 << ", process " << getpid() << ", " << ranks.rendezvous;
   fs::rename(name + ".part", name);
+  for (int r = 0; r < ranks.size; ++r)  // so that no rank is killed before it could fail
+    while (!fs::exists(folder + "/" + std::to_string(r))) sleep_for(0.005);
   try {
     if (role == "all fail") fail("no such data");
     if (role == "two fail" && ranks.rank != 1) fail_as(ExitCode::not_finite, "a step");
     if (role == "one fails" && ranks.rank == 1) fail_as(ExitCode::lost, "%s", std::string(100'000, 'x').c_str());
     if (role == "one exits" && ranks.rank == 1) end_now("it speaks for itself", ExitCode::wrong_gpu);
+    if (role == "one fails later" && ranks.rank == 1) {
+      while (!fs::exists(folder + "/go")) sleep_for(0.005);
+      fail_as(ExitCode::lost, stop_requests.any() ? "it was asked to stop" : "later");
+    }
     if (role == "has nothing to save") stop_requests.decline();
     for (const double end = seconds() + 60; role != "succeeds" && seconds() < end && !stop_requests.any();)
       sleep_for(0.01);
@@ -156,6 +162,28 @@ TEST_CASE("a request to stop reaches all ranks, also while they start") {
   CHECK(late.end().empty());
   CHECK(late.code == 0);
   CHECK(late.all_have("% stopped"));
+}
+
+TEST_CASE("what is ignored stays ignored, as nohup asks, and other children of the process are not waited for") {
+  const TemporaryFolder folder;
+  const Process process([&] {
+    signal(SIGHUP, SIG_IGN);
+    if (fork() == 0) {  // one that goes on, as `tee` does
+      for (int descriptor = STDERR_FILENO; descriptor < 100; ++descriptor) close(descriptor);
+      sleep_for(60);
+      _exit(0);
+    }
+    _exit(launch_ranks(2, {"test_launch", "one fails later", folder.path()}));
+  });
+  for (int r = 0; r < 2; ++r)
+    while (!fs::exists(folder / std::to_string(r))) sleep_for(0.005);
+  process.kill(SIGHUP);
+  std::ofstream(folder / "go") << "";
+  int code = 0;
+  const double begin = seconds();
+  says(process.ended(code), "error on rank 1 of 2: later");
+  CHECK(code == int(ExitCode::lost));
+  CHECK(seconds() - begin < 30);
 }
 
 TEST_CASE("a second Ctrl-C ends all ranks; ranks that have nothing to save end at the first") {

@@ -189,7 +189,7 @@ TEST_CASE("a rank takes the one GPU that its process sees, else that of its numb
   for (int local_rank : {0, 1, 7}) CHECK(choose_gpu(8, local_rank) == local_rank);
   CHECK(choose_gpu(2, 1) == 1);
   const std::string message = error_of([] { choose_gpu(2, 2); });
-  says(message, "rank 2 of this machine asks for GPU 2, but this process sees 2\n", "mpirun -np 2");
+  says(message, "more ranks than the 2 GPUs that a process sees\n", "--gpus 2", "mpirun -np 2");
 }
 
 TEST_CASE("ranks that took the same GPU are named, with it and the way out") {

@@ -143,7 +143,7 @@
   X("Memory", Choice, run, activation_offload, "none", "none|input|attention|all", "what waits for backward in the host's memory, of what is kept: blocks' inputs; and attention's tensors; all", "trains beyond-horizon") \
   X("Memory", Count, run, activation_loading_horizon, 2, "[1, 100000]", "blocks of which that is on the device at once", "trains offload") \
   X("Memory", Switch, run, offload_optimizer, false, "", "moments and fp32 master weights lie in the host's memory, and updates stream them", "trains") \
-  X("Memory", Switch, run, offload_weights, false, "", "weights lie in the host's memory, and each block's are copied to the device where they are used", "trains") \
+  X("Memory", Switch, run, offload_weights, false, "", "weights lie in the host's memory, and each block's are copied to the device where they are used") \
   X("Memory", Switch, run, offload_gradients, false, "", "gradients lie in the host's memory but while their block's backward computes", "trains") \
   X("Memory", Choice, run, moment_dtype, "fp32", "fp32|bf16", "of the optimizer's moments (bf16: rounded stochastically)", "trains") \
   X("Memory", Choice, run, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
@@ -158,6 +158,6 @@
   X("Ranks", Choice, run, reduce_dtype, "fp32", "fp32|bf16", "type in which gradients are summed within a shard group (NCCL adds in it, too)", "trains sharing") \
   X("Ranks", Real, machine, comm_timeout, 600, "(0, inf)", "seconds after which a collective that some rank does not come to ends the run", "ranks") \
   X("Ranks", Real, machine, silent_timeout, 60, "[0, inf)", "seconds without a sign of life of a rank and without a collective that is done, after which it is lost and the run ends (0: off, for debuggers)", "ranks heartbeat") \
-  X("Ranks", Count, start, gpus, 0, "[0, 1024]", "starts so many ranks on this machine, one for each GPU, without MPI (0: the ranks are started by somebody else)") \
+  X("Ranks", Count, start, gpus, 0, "[0, 1024]", "starts so many ranks on this machine, one for each GPU, without MPI (0: one rank, or those of another launcher)") \
   X("Ranks", Text, start, rendezvous, "", "FILE", "through which ranks that started without MPI find each other")
 // clang-format on

@@ -49,9 +49,8 @@ ncclUniqueId meet(const Device& device, const Ranks& ranks, const std::string& r
                   Watchdog& watchdog, std::vector<GpuPlace>& places) {
   REQUIRE(ranks.mpi || !rendezvous_file.empty(),
           "%d ranks, %s: they need a way to find each other\n"
-          "  --gpus %d starts those of one machine; else name a file that all of them can reach: --rendezvous FILE, or "
-          "start "
-          "them with mpirun in a build with MPI",
+          "  --gpus %d starts those of one machine; for several machines name a file that all ranks can reach,\n"
+          "  --rendezvous FILE, or start them with mpirun in a build with MPI",
           ranks.size, ranks.how.c_str(), ranks.size);
   ncclUniqueId id;
   memset(&id, 0, sizeof id);

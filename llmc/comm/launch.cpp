@@ -24,7 +24,8 @@
 namespace {
 
 constexpr int kSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
-constexpr double kMoment = 1;  // seconds that the other ranks have when one has failed
+constexpr double kMoment = 1;     // seconds in which the other ranks may fail, too, when one has
+constexpr double kPatience = 10;  // seconds in which killed processes must end
 
 // What a failing rank sends: this, then its error's text.
 struct Failure {
@@ -35,10 +36,15 @@ constexpr size_t kLongest = 1 << 16;  // bytes of a message
 // A new folder for the file through which the ranks meet.
 class MeetingFolder {
  public:
-  MeetingFolder() : path_((std::filesystem::temp_directory_path() / "train_llama-XXXXXX").string()) {
-    REQUIRE_FILE(mkdtemp(path_.data()), lost,
-                 "--gpus: cannot make a folder %s in which the ranks meet: %s\n  TMPDIR names another place for it",
-                 path_.c_str(), strerror(errno));
+  MeetingFolder() {
+    std::error_code error;
+    path_ = (std::filesystem::temp_directory_path(error) / "train_llama-XXXXXX").string();
+    const bool made = !error && mkdtemp(path_.data());
+    if (!error && !made) error.assign(errno, std::generic_category());
+    if (!made)
+      fail_as(ExitCode::lost,
+              "--gpus: cannot make a folder %s in which the ranks meet: %s\n  TMPDIR names another place for it",
+              path_.c_str(), error.message().c_str());
   }
   ~MeetingFolder() {
     std::error_code ignored;
@@ -51,31 +57,46 @@ class MeetingFolder {
   std::string path_;
 };
 
+// Returns the signals that a launch waits for. A signal that is ignored (nohup, & in a script) stays ignored.
+sigset_t awaited_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : kSignals) {
+    struct sigaction action;
+    sigaction(signal, nullptr, &action);
+    if (signal == SIGCHLD || action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+  }
+  return signals;
+}
+
 class Launch {
  public:
   explicit Launch(int size) : size_(size) {
-    sigset_t waited;
-    sigemptyset(&waited);
-    for (const int signal : kSignals) sigaddset(&waited, signal);
-    sigprocmask(SIG_BLOCK, &waited, nullptr);
-    signals_ = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
-    int ends[2];
-    REQUIRE(signals_ >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, "--gpus: no socket for the ranks: %s",
-            strerror(errno));
-    words_from_ = ends[0], words_to_ = ends[1];
-    fcntl(words_from_, F_SETFD, FD_CLOEXEC);
-    fcntl(words_from_, F_SETFL, O_NONBLOCK);
+    signal(SIGCHLD, SIG_DFL);  // ignored, it would not come
+    const sigset_t signals = awaited_signals();
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    int ends[2] = {-1, -1};
+    if (signals_ < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
+      fail_as(ExitCode::lost, "--gpus %d: no socket for the ranks: %s\n  ulimit -n may be too low", size,
+              strerror(errno));
+    errors_from_ = ends[0], errors_to_ = ends[1];
+    fcntl(errors_from_, F_SETFD, FD_CLOEXEC);
+    fcntl(errors_from_, F_SETFL, O_NONBLOCK);
   }
   ~Launch() {
-    kill_all();
-    for (const int descriptor : {signals_, words_from_, words_to_}) close(descriptor);
+    for (const auto& [process, rank] : running_) kill(process, SIGKILL);
+    for (const int descriptor : {signals_, errors_from_, errors_to_}) close(descriptor);
   }
   Launch(const Launch&) = delete;
 
   void start(int rank, const std::vector<std::string>& arguments, const std::string& meeting_file) {
     const pid_t parent = getpid(), child = fork();
-    REQUIRE(child >= 0, "--gpus %d: cannot start the process of rank %d: %s\n  ulimit -u may be too low", size_, rank,
-            strerror(errno));
+    if (child < 0)
+      fail_as(ExitCode::lost,
+              "--gpus %d: cannot start the process of rank %d: %s\n  ulimit -u, or the container's limit of processes, "
+              "may be too low",
+              size_, rank, strerror(errno));
     if (child > 0) {
       running_[child] = rank;
       return;
@@ -90,25 +111,32 @@ class Launch {
 
   int wait_for_end() {
     while (!running_.empty()) {
-      pollfd sources[] = {{signals_, POLLIN, 0}, {words_from_, POLLIN, 0}};
-      poll(sources, 2, failed_at_ ? int(1000 * std::max(0.0, *failed_at_ + kMoment - seconds())) + 1 : -1);
-      hear();
+      pollfd sources[] = {{signals_, POLLIN, 0}, {errors_from_, POLLIN, 0}};
+      poll(sources, 2, deadline_ ? int(1000 * std::max(0.0, *deadline_ - seconds())) + 1 : -1);
+      read_errors();
       signalfd_siginfo signal;
       while (read(signals_, &signal, sizeof signal) == sizeof signal) receive(int(signal.ssi_signo));
-      reap(WNOHANG);
-      if (failed_at_ && seconds() >= *failed_at_ + kMoment) kill_all();
+      reap();
+      if (!deadline_ || seconds() < *deadline_) continue;
+      if (!killed_) {
+        kill_all();
+      } else {
+        for (const auto& [process, rank] : running_)
+          print_error(format("rank %d of %d, process %d, does not end", rank, size_, int(process)));
+        break;
+      }
     }
-    if (!errors_.empty()) print_error(joint_error(errors_, size_));
+    print_errors();
     return code_;
   }
 
  private:
-  // The stop signals stay blocked, so that one that comes before the rank's handlers are installed waits for them. A
-  // process group of its own keeps the terminal's Ctrl-C from it: this process passes that on.
+  // The stop signals stay blocked, so that one that comes before the rank's handlers are installed waits for them. The
+  // terminal's Ctrl-C reaches the rank, too, which ignores it, since the launcher passes it on.
   void become_rank(int rank, const std::string& meeting_file, pid_t parent) {
-    setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(int(ExitCode::lost));  // it was killed before the line above
+    signal(SIGINT, SIG_IGN);
     sigset_t unblocked;
     sigemptyset(&unblocked);
     sigaddset(&unblocked, SIGCHLD);
@@ -118,13 +146,13 @@ class Launch {
     setenv("LLMC_RANK", std::to_string(rank).c_str(), 1);
     setenv("LLMC_WORLD_SIZE", std::to_string(size_).c_str(), 1);
     setenv("LLMC_RENDEZVOUS", meeting_file.c_str(), 1);
-    setenv("LLMC_LAUNCHER", std::to_string(words_to_).c_str(), 1);
+    setenv("LLMC_LAUNCHER", std::to_string(errors_to_).c_str(), 1);
     unsetenv("PMIX_RANK");  // of a launcher that started one process
   }
 
-  void hear() {
+  void read_errors() {
     char bytes[kLongest];
-    for (ssize_t length; (length = recv(words_from_, bytes, sizeof bytes, 0)) >= ssize_t(sizeof(Failure));) {
+    for (ssize_t length; (length = recv(errors_from_, bytes, sizeof bytes, 0)) >= ssize_t(sizeof(Failure));) {
       Failure failure;
       memcpy(&failure, bytes, sizeof failure);
       errors_[failure.rank] = std::string(bytes + sizeof failure, size_t(length) - sizeof failure);
@@ -136,7 +164,7 @@ class Launch {
     if (signal == SIGCHLD || signal == SIGPIPE) return;
     interrupts_ += signal == SIGINT;
     if (signal == SIGUSR2 || interrupts_ == 2) {
-      print_error("second Ctrl-C: ending at once, nothing is saved");
+      print_error("second Ctrl-C: all ranks end at once, nothing is saved");
       code_ = 128 + SIGINT;
       kill_all();
     } else {
@@ -145,47 +173,55 @@ class Launch {
     }
   }
 
-  // Learns which ranks have ended.
-  void reap(int options) {
-    int status = 0;
-    for (pid_t process; (process = waitpid(-1, &status, options)) > 0;) {
-      const auto found = running_.find(process);
-      if (found == running_.end()) continue;
-      const int rank = found->second;
-      running_.erase(found);
-      hear();  // what it said before it ended
-      if (WIFEXITED(status) && WEXITSTATUS(status) != 0) fail_with(WEXITSTATUS(status));
-      if (!WIFSIGNALED(status) || killed_) continue;
-      const int signal = WTERMSIG(status);
-      if (asked_ && signal == SIGUSR1) {  // it had nothing to save
-        fail_with(128 + asked_);
+  // Learns which ranks have ended. This process may have other children.
+  void reap() {
+    for (auto at = running_.begin(); at != running_.end();) {
+      const auto [process, rank] = *at;
+      int status = 0;
+      if (waitpid(process, &status, WNOHANG) == 0) {
+        ++at;
         continue;
       }
-      errors_[rank] = format("its process %d was ended by signal %d (%s)%s", int(process), signal, strsignal(signal),
-                             signal == SIGKILL ? "\n  if nobody did so, the system did, since the machine's memory ran "
-                                                 "out: dmesg tells"
-                                               : "");
-      fail_with(128 + signal);
+      at = running_.erase(at);
+      read_errors();  // what it said before it ended
+      if (WIFEXITED(status) && WEXITSTATUS(status) != 0) fail_with(WEXITSTATUS(status));
+      if (WIFSIGNALED(status)) ended_by_signal(rank, process, WTERMSIG(status));
     }
+  }
+
+  void ended_by_signal(int rank, pid_t process, int signal) {
+    if (killed_ && signal == SIGKILL) return;
+    if (asked_ && (signal == SIGUSR1 || signal == asked_)) return fail_with(128 + asked_);  // it had nothing to save
+    errors_[rank] = format("its process %d was ended by signal %d (%s)%s", int(process), signal, strsignal(signal),
+                           signal == SIGKILL ? "\n  if nobody did so, the system did, since the machine's memory ran "
+                                               "out: dmesg tells"
+                                             : "");
+    fail_with(128 + signal);
   }
 
   void fail_with(int code) {
     if (!code_) code_ = code;
-    if (!failed_at_) failed_at_ = seconds();
+    if (!deadline_) deadline_ = seconds() + kMoment;
   }
 
+  // Kills the ranks that are left. The errors are printed at once, for a process may take long to end.
   void kill_all() {
-    killed_ = true;
+    print_errors();
+    killed_ = true, deadline_ = seconds() + kPatience;
     for (const auto& [process, rank] : running_) kill(process, SIGKILL);
-    while (!running_.empty()) reap(0);
+  }
+
+  void print_errors() {
+    if (!errors_.empty()) print_error(joint_error(errors_, size_));
+    errors_.clear();
   }
 
   const int size_;
-  int signals_ = -1, words_from_ = -1, words_to_ = -1;  // descriptors
-  std::map<pid_t, int> running_;                        // the ranks of the processes
-  std::map<int, std::string> errors_;                   // of the ranks that have failed
-  std::optional<double> failed_at_;                     // when the first of them did, by clock.h
-  int asked_ = 0, interrupts_ = 0, code_ = 0;           // the first signal that asked for a stop; Ctrl-C; the exit code
+  int signals_ = -1, errors_from_ = -1, errors_to_ = -1;  // descriptors
+  std::map<pid_t, int> running_;                          // the ranks of the processes
+  std::map<int, std::string> errors_;                     // of ranks that have failed, until they are printed
+  std::optional<double> deadline_;  // by clock.h: for the others to say why they fail, too, then for them to end
+  int asked_ = 0, interrupts_ = 0, code_ = 0;  // the first signal that asked for a stop; Ctrl-C; the exit code
   bool killed_ = false;
 };
 
@@ -198,7 +234,7 @@ int launch_ranks(int size, const std::vector<std::string>& arguments) {
   return launch.wait_for_end();
 }
 
-bool told_launcher(const Ranks& ranks, const std::string& error, int code) {
+bool send_error_to_launcher(const Ranks& ranks, const std::string& error, int code) {
   const char* const launcher = getenv("LLMC_LAUNCHER");
   if (!launcher) return false;
   const Failure failure{ranks.rank, code};

@@ -19,4 +19,4 @@ int launch_ranks(int size, const std::vector<std::string>& arguments);
 
 // Gives the error of this rank, and its exit code, to the process that started it by launch_ranks(), which prints it.
 // Returns false if there is none: this rank then prints the error itself.
-bool told_launcher(const Ranks& ranks, const std::string& error, int code);
+bool send_error_to_launcher(const Ranks& ranks, const std::string& error, int code);

@@ -1,9 +1,11 @@
 #include "llmc/comm/ranks.h"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -82,6 +84,14 @@ bool read_local(Ranks& ranks, const Launcher& launcher) {
   ranks.local_rank = number_in(launcher, launcher.local_rank, 0, ranks.size - 1);
   ranks.local_size = told_local_size(launcher, ranks.local_rank, ranks.size);
   return ranks.local_size > 0;
+}
+
+// launch.h runs /proc/self/exe, whose name says nothing in a list of processes.
+void become_launched(Ranks& ranks) {
+  prctl(PR_SET_NAME, program_invocation_short_name);
+  const char* const file = getenv("LLMC_RENDEZVOUS");
+  REQUIRE(file, "LLMC_WORLD_SIZE is set, but LLMC_RENDEZVOUS is not\n  unset LLMC_WORLD_SIZE: --gpus sets both");
+  ranks.rendezvous = file;
 }
 
 void read_environment(Ranks& ranks, const Launcher& launcher) {
@@ -325,7 +335,7 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
       continue;
     }
     read_environment(ranks, launcher);
-    if (const char* file = getenv("LLMC_RENDEZVOUS")) ranks.rendezvous = file;
+    if (&launcher == kLaunchers) become_launched(ranks);
     return ranks;
   }
   REQUIRE(
@@ -338,7 +348,7 @@ Ranks Ranks::start([[maybe_unused]] int* argc, [[maybe_unused]] char*** argv) {
   return ranks;
 }
 
-int Ranks::told_size() {
+int Ranks::launcher_size() {
   for (const Launcher& launcher : kLaunchers)
     if (const char* size = getenv(launcher.size)) return atoi(size);
   return 0;
@@ -352,7 +362,7 @@ void end_all_ranks(Ranks& ranks, const std::exception& error) {
 #if LLMC_MPI
   if (ranks.session_ && ranks.size > 1) ranks.session_->end(ranks, error.what(), int(code));
 #endif
-  if (told_launcher(ranks, error.what(), int(code))) end_now("", code);
+  if (send_error_to_launcher(ranks, error.what(), int(code))) end_now("", code);
   end_now((ranks.size > 1 ? "error on " + ranks.name() : "error") + ": " + error.what(), code);
 }
 

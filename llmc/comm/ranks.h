@@ -78,7 +78,7 @@ struct Ranks {
   static Ranks start(int* argc = nullptr, char*** argv = nullptr);
 
   // Returns how many ranks the launcher that started this process tells of; 0 if there is none.
-  static int told_size();
+  static int launcher_size();
 
   // Every rank calls this at its end. It waits for the other ranks, then ends MPI.
   void finish() noexcept;

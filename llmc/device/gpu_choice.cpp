@@ -13,10 +13,10 @@ int choose_gpu(int visible, int local_rank) {
   if (visible == 1) return 0;
   if (local_rank < visible) return local_rank;
   fail_as(ExitCode::unexpected,  // perhaps one of its GPUs has failed
-          "rank %d of this machine asks for GPU %d, but this process sees %d\n"
+          "this machine has more ranks than the %d GPUs that a process sees\n"
           "  start at most one rank per GPU: --gpus %d or mpirun -np %d; or show each process one GPU: srun "
           "--gpus-per-task=1",
-          local_rank, local_rank, visible, visible, visible);
+          visible, visible, visible);
 }
 
 std::string gpu_uuid_text(const char (&bytes)[16]) {

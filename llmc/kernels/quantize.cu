@@ -18,7 +18,7 @@ __device__ __forceinline__ TileCoord tile_of_block() { return {int(blockIdx.y), 
 
 // RoPE's backward needs more registers than four blocks of a multiprocessor leave a thread.
 template <class Source>
-constexpr int kAmaxBlocks = std::is_same_v<Source, RopeBackwardSource> ? 3 : kTileBlocks;
+constexpr int kAmaxBlocks = std::is_same_v<Source, RopeBackwardSource> ? 3 : kReadingBlocks;
 
 template <class Source, int width>
 __global__ void __launch_bounds__(kTileThreads, kAmaxBlocks<Source>)

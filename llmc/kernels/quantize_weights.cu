@@ -133,7 +133,7 @@ __device__ __forceinline__ QuantizedTensor assume_global(QuantizedTensor tensor)
 }
 
 template <int width>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+__global__ void __launch_bounds__(kTileThreads, kReadingBlocks)
     matrices_amax_kernel(const WeightMatrix* __restrict__ table, int count, unsigned first_tile) {
   const unsigned tile = blockIdx.x + first_tile;
   const WeightMatrix& m = entry_of(table, count, tile);

@@ -316,7 +316,6 @@ std::string Planner::verdict(const MemoryPlan& plan) const {
 
 // Returns what the run needs with each option that makes it smaller, and then with several of them together.
 std::vector<PlanCandidate> Planner::savings() const {
-  if (!options_.trains()) return {};
   std::vector<Options> ways;
   Options all = options_;
   const auto add = [&](bool together, auto change) {
@@ -324,19 +323,21 @@ std::vector<PlanCandidate> Planner::savings() const {
     change(ways.back());
     if (together) change(all);
   };
-  add(false, [](Options& o) { o.recompute = "mlp"; });
-  add(false, [](Options& o) { o.recompute = "mlp", o.activation_offload = "attention"; });
-  add(false, [](Options& o) { o.recompute = "block"; });
-  add(true, [](Options& o) { o.recompute = "block", o.activation_offload = "input", o.recompute_every = 1; });
-  add(true, [](Options& o) { o.offload_optimizer = true; });
-  add(true, [](Options& o) { o.offload_gradients = true; });
   add(true, [](Options& o) { o.offload_weights = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
   if (mesh_.state_shards() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
-  add(false, [](Options& o) { o.moment_dtype = "bf16"; });
-  add(false, [](Options& o) { o.activation_offload = "none"; });
   add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = o.offload_weights = false; });
-  add(false, [](Options& o) { o.checkpoint_async = false; });
+  if (options_.trains()) {
+    add(false, [](Options& o) { o.recompute = "mlp"; });
+    add(false, [](Options& o) { o.recompute = "mlp", o.activation_offload = "attention"; });
+    add(false, [](Options& o) { o.recompute = "block"; });
+    add(true, [](Options& o) { o.recompute = "block", o.activation_offload = "input", o.recompute_every = 1; });
+    add(true, [](Options& o) { o.offload_optimizer = true; });
+    add(true, [](Options& o) { o.offload_gradients = true; });
+    add(false, [](Options& o) { o.moment_dtype = "bf16"; });
+    add(false, [](Options& o) { o.activation_offload = "none"; });
+    add(false, [](Options& o) { o.checkpoint_async = false; });
+  }
   ways.push_back(all);
   std::vector<PlanCandidate> weighed;
   for (const Options& options : ways)

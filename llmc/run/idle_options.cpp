@@ -54,7 +54,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"heartbeat", run.device.gpu, "ranks on CPUs exchange no heartbeats, so that --comm-timeout alone ends a wait"},
       {"data-ranks", run.mesh.data_degree() > 1, "no two ranks train on sequences of their own"},
       {"sharing", shards, one_rank},
-      {"gathers", (stage_3 && shards) || (o.offload_weights && o.trains()),
+      {"gathers", (stage_3 && shards) || o.offload_weights,
        (stage_3 ? one_rank : "--zero-stage is not 3") + ", and --offload-weights is off"},
       {"tensor", run.mesh.tensor_degree > 1, "--tensor-parallel-degree is 1"},
   };

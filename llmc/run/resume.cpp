@@ -326,6 +326,7 @@ std::string nothing_to_resume(const Options& options, const std::optional<Resume
 std::string resume_command(const Ranks& ranks, const std::string& run_folder, const Options& options) {
   const char* const restarts = getenv("LLMC_RUN_RESTARTS");  // scripts/run --restarts
   std::string run = format("scripts/run -n %d", ranks.size);
+  if (!ranks.rendezvous.empty()) run = format("scripts/run --gpus %d", ranks.size);
   if (restarts) run += " --restarts " + shell_quoted(restarts);
   const std::string how = ranks.local_size != ranks.size ? "the same start, with"
                           : restarts                     ? run

@@ -348,7 +348,7 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.state.moments = o.moment_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.state.on_host = t.training && o.offload_optimizer;
   t.state.gradients_on_host = t.training && o.offload_gradients;
-  t.state.weights_on_host = t.training && o.offload_weights;
+  t.state.weights_on_host = o.offload_weights;
   t.seed = uint64_t(o.seed);
   t.verifies = t.training && o.verify_every > 0;
   t.looks = t.training && o.gpu_every > 0;

@@ -62,7 +62,7 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                   ? std::make_unique<TensorStream>(device, groups_, settings.tensor_chunks, settings.tensor_sums)
                   : nullptr),
       context_(groups_.ascending ? std::make_unique<ContextStream>(device, groups_) : nullptr),
-      host_(settings.training && (settings.state.in_chunks() || settings.activations.offloads(config_))
+      host_(settings.state.in_chunks() || (settings.training && settings.activations.offloads(config_))
                 ? std::make_unique<HostStreams>(device)
                 : nullptr),
       scales_(settings.fp8.on()

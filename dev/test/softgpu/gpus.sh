@@ -20,11 +20,12 @@ check "  nothing is left of where they met" [ -z "$(ls "$TMPDIR")" ]
 check "scripts/run starts it" exits 0 scripts/run --gpus 2 "${options[@]}" --steps 1 --out "$scratch/script"
 check "  two ranks" grep -q 'ranks      2 (started by --gpus, without MPI)' "$scratch/out.txt"
 
-refused "a missing file is told once" "error on all 4 ranks: " "$train" --gpus 4 --train-data "$scratch/no.txt"
+refused "a missing file is told once" "error on " "$train" --gpus 4 --train-data "$scratch/no.txt"
 check "  with its name" grep -q "no.txt" "$scratch/refused"
 check "  and no other time" [ "$(grep -c "no.txt" "$scratch/refused")" = 1 ]
 refused "an option that is wrong" "error: --steps nine: " "$train" --gpus 2 --steps nine
-refused "more ranks than GPUs" "start at most one rank per GPU" "$train" --gpus 64 --steps 1
+refused "more ranks than GPUs" "start at most one rank per GPU: --gpus 8 or" "$train" --gpus 64 --steps 1
+refused "a file to meet at" "the ranks that --gpus starts meet by themselves" "$train" --gpus 2 --rendezvous meet
 refused "another number than mpirun's" "--gpus 3: there are 2 ranks, started by mpirun" ranks 2 "$train" --gpus 3 --steps 1
 
 # The processes of the ranks, in their order.
@@ -64,6 +65,7 @@ begin again '^step' scripts/run --restarts 2 --restart-pause 0 --gpus 2 "${optio
 wait_for "$scratch/again.txt" "step-00000002"
 kill -KILL "$(ranks_of again | tail -n 1)"
 wait_for "$scratch/again.txt" "goes on from"
+until sed '1,/goes on from/d' "$scratch/again.txt" | grep -q '^step'; do sleep 0.1; done
 kill -INT "$child"
 ends 60 || fail "Ctrl-C does not end scripts/run within 60 s"
 check "scripts/run starts it again, and Ctrl-C ends that (code $code)" [ "$code" = 0 ]
