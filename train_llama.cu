@@ -80,30 +80,24 @@ namespace {
 
 // --gpus N: returns how many ranks this process starts and waits for; 0 if it is a rank itself, and if an option is
 // wrong.
-int ranks_to_launch([[maybe_unused]] const std::vector<std::string>& arguments) {
-#if LLMC_DEVICE_CPU
-  return 0;
-#else
-  if (Ranks::launcher_size() > 1) return 0;
+int ranks_to_launch(const std::vector<std::string>& arguments) {
+  if (!kLaunchesRanks || Ranks::launcher_size() > 1) return 0;
   try {
     const int64_t gpus = parse_options(arguments).gpus;
     return gpus > 1 ? int(gpus) : 0;
   } catch (const Error&) {
     return 0;
   }
-#endif
 }
 
 // Throws if --gpus asks for another number of ranks than there are.
 void require_as_many_ranks(int64_t gpus, const Ranks& ranks) {
   if (!gpus || gpus == ranks.size) return;
-#if LLMC_DEVICE_CPU
-  fail("--gpus %lld: this program was built for CPUs, whose ranks MPI starts\n  use: scripts/run -n %lld",
-       (long long)gpus, (long long)gpus);
-#else
+  REQUIRE(kLaunchesRanks,
+          "--gpus %lld: this program was built for CPUs, whose ranks MPI starts\n  use: scripts/run -n %lld",
+          (long long)gpus, (long long)gpus);
   fail("--gpus %lld: there are %d ranks, %s\n  leave --gpus out, or start one process", (long long)gpus, ranks.size,
        ranks.how.c_str());
-#endif
 }
 
 // Chooses between help, --consolidate, --dry-run --nodes and a run. Returns the program's exit code.

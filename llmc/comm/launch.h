@@ -6,6 +6,13 @@
 
 #include "llmc/comm/ranks.h"
 
+// Ranks that are started so can reach each other: on CPUs they need MPI.
+#if LLMC_DEVICE_CPU
+constexpr bool kLaunchesRanks = false;
+#else
+constexpr bool kLaunchesRanks = true;
+#endif
+
 // Runs this program again with the same `arguments` (argv), as rank 0 to `size` - 1 of this machine, and waits for all
 // of them. Ranks::start() of each reads LLMC_RANK and its companions, among them a file through which they meet.
 //

@@ -18,6 +18,8 @@
 
 // ---------------------------------------------------------------------------------------------- barriers
 
+constexpr bool kSmallMultiprocessor = false;
+
 template <class T>
 __device__ __forceinline__ T& shared_memory() {
   return *reinterpret_cast<T*>(cpu_backend::shared_bytes());

@@ -10,6 +10,12 @@
 
 // ---------------------------------------------------------------------------------------------- barriers
 
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ / 100 == 12)
+constexpr bool kSmallMultiprocessor = true;
+#else
+constexpr bool kSmallMultiprocessor = false;
+#endif
+
 template <class T>
 __device__ __forceinline__ T& shared_memory() {
   extern __shared__ __align__(1024) unsigned char dynamic_shared_memory[];

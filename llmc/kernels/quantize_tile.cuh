@@ -15,14 +15,9 @@
 constexpr int kTileThreads = 256, kTile = 128, kTileWarps = kTileThreads / 32;
 // Blocks of a multiprocessor, which leaves a thread 64 registers. Without this number ptxas saves registers and waits
 // for each load before the next. The sources with the most inputs spill one to four registers for it, outside of their
-// loops over elements; they gained all the same. So many kernels that only read have, too; a tile in shared memory
-// takes 38 KiB, so that two fit where a multiprocessor has 100 KiB (compute capability 8.6, 8.9 and 12).
-constexpr int kReadingBlocks = 4;
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ / 100 == 12)
-constexpr int kTileBlocks = 2;
-#else
-constexpr int kTileBlocks = 4;
-#endif
+// loops over elements; they gained all the same. So do kernels that
+// only read. A tile takes 38 KiB of shared memory, so that two fit a small multiprocessor.
+constexpr int kReadingBlocks = 4, kTileBlocks = kSmallMultiprocessor ? 2 : 4;
 constexpr int kTilePitch = kTile + 8;  // elements per row in shared memory
 constexpr int kSegment = 16;           // elements of a column that a thread writes at once
 
