@@ -27,7 +27,7 @@ constexpr int kSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, 
 constexpr double kMoment = 1;     // seconds in which the other ranks may fail, too, when one has
 constexpr double kPatience = 10;  // seconds in which killed processes must end
 
-// What a failing rank sends: this, then its error's text.
+// A failing rank sends this, and its error's text after it.
 struct Failure {
   int rank, code;
 };
@@ -155,6 +155,7 @@ class Launch {
     for (ssize_t length; (length = recv(errors_from_, bytes, sizeof bytes, 0)) >= ssize_t(sizeof(Failure));) {
       Failure failure;
       memcpy(&failure, bytes, sizeof failure);
+      if (killed_) continue;  // it came too late for the joint error, which may have the same text
       errors_[failure.rank] = std::string(bytes + sizeof failure, size_t(length) - sizeof failure);
       fail_with(failure.code);
     }

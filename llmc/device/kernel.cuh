@@ -5,7 +5,8 @@
 //   shared_memory<T>()     the block's dynamic shared memory as one T (a struct of arrays), 1024-byte aligned. Kernels
 //                          declare no __shared__ variables of their own (a CPU build refuses them).
 //   smem_address(pointer)  the address of shared memory as descriptors and instructions take it: below 256 KiB
-//   kSmallMultiprocessor   whether a multiprocessor has 100 KiB of it (compute capability 8.6, 8.9 and 12), not 164 or more
+//   kSmallMultiprocessor   whether a multiprocessor has 100 KiB of it (compute capability 8.6, 8.9 and 12), not 164 or
+//                          more
 //   named_barrier_sync(barrier, threads)  a barrier for so many threads of a block, which are whole warps and may call
 //                          from different places in the kernel. `barrier` is 1 to 15.
 //

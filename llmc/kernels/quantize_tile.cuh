@@ -15,8 +15,8 @@
 constexpr int kTileThreads = 256, kTile = 128, kTileWarps = kTileThreads / 32;
 // Blocks of a multiprocessor, which leaves a thread 64 registers. Without this number ptxas saves registers and waits
 // for each load before the next. The sources with the most inputs spill one to four registers for it, outside of their
-// loops over elements; they gained all the same. So do kernels that
-// only read. A tile takes 38 KiB of shared memory, so that two fit a small multiprocessor.
+// loops over elements; they gained all the same. A tile takes 38 KiB of shared memory, so that two fit a small
+// multiprocessor. Kernels that only read need no tile there.
 constexpr int kReadingBlocks = 4, kTileBlocks = kSmallMultiprocessor ? 2 : 4;
 constexpr int kTilePitch = kTile + 8;  // elements per row in shared memory
 constexpr int kSegment = 16;           // elements of a column that a thread writes at once
