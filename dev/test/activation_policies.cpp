@@ -1,7 +1,7 @@
-// Trains a small model with what may become of activations (activation_policy.h), on one rank, or on several that share
-// it out by stage 3, and compares with the plain training, to the bit. Ends with an error where it is not the same.
+// Trains a small model with what may become of activations (activation_policy.h) and of the state, on one rank, or on
+// several, and compares with the plain training, to the bit. Ends with an error where it is not the same.
 //
-//   activation_policies every       all combinations that mean something
+//   activation_policies every       all that mean something of activations, each with some way to keep the state
 //   activation_policies pairs       some, in which each two settings of two options meet
 //   activation_policies slots       prints what slots grow by with the horizon, and checks it
 //
@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdio>
 #include <set>
+#include <tuple>
 
 #include "dev/test/tiny_trainer.h"
 
@@ -28,6 +29,9 @@ ModelConfig small(const std::string& family) {
   fail("no small model of %s", family.c_str());
 }
 
+// What is in the host's memory between a block's uses.
+enum class OnHost { nothing, weights, weights_and_state };
+
 struct Combination {
   Recompute recompute;
   int every;
@@ -35,6 +39,9 @@ struct Combination {
   int horizon;
   std::string precision;  // fp32, bf16, or FP8's recipe
   std::string family = "llama";
+  OnHost on_host = OnHost::nothing;
+  int stage = 0;
+  bool graphs = false;
 
   bool fp8() const { return precision != "fp32" && precision != "bf16"; }
   // Products' inputs are kept in FP8.
@@ -42,12 +49,17 @@ struct Combination {
   std::string name() const {
     const char* const recomputes[] = {"none", "norms", "mlp", "block"};
     const char* const offloads[] = {"none", "input", "attention", "all"};
-    return format("%-9s %-16s --recompute %-5s of every %d --activation-offload %-9s horizon %d", family.c_str(),
-                  precision.c_str(), recomputes[int(recompute)], every, offloads[int(offload)], horizon);
+    const char* const hosts[] = {"", ", weights on the host", ", weights and state on the host"};
+    return format("%-9s %-16s stage %d --recompute %-5s of every %d --activation-offload %-9s horizon %d%s%s",
+                  family.c_str(), precision.c_str(), stage, recomputes[int(recompute)], every, offloads[int(offload)],
+                  horizon, hosts[int(on_host)], graphs ? ", graphs" : "");
   }
+  // The one whose bits this one must have.
+  Combination plain() const { return {Recompute::none, 1, Offload::none, 2, precision, family, {}, stage}; }
   std::vector<int> settings() const {
     const std::hash<std::string> hash;
-    return {int(recompute), every, int(offload), horizon, int(hash(precision)), int(hash(family))};
+    return {int(recompute),    every,        int(offload), horizon, int(hash(precision)),
+            int(hash(family)), int(on_host), stage,        graphs};
   }
 };
 
@@ -63,6 +75,21 @@ std::vector<Combination> every(const std::vector<std::string>& precisions, const
             all.push_back({recompute, each, offload, horizon, precision, family});
           }
   return all;
+}
+
+// Returns `all`, each with all ways to keep the state, or if they are `few` each with one of them in turn.
+std::vector<Combination> with_states(const std::vector<Combination>& all, const std::vector<int>& stages, bool few) {
+  std::vector<std::tuple<OnHost, int, bool>> states;
+  for (const OnHost on_host : {OnHost::nothing, OnHost::weights, OnHost::weights_and_state})
+    for (const int stage : stages)
+      for (const bool graphs : {false, true}) states.push_back({on_host, stage, graphs});
+  std::vector<Combination> some;
+  for (size_t i = 0; i < all.size(); ++i)
+    for (size_t k = 0; k < (few ? 1 : states.size()); ++k) {
+      some.push_back(all[i]);
+      std::tie(some.back().on_host, some.back().stage, some.back().graphs) = states[(i + k) % states.size()];
+    }
+  return some;
 }
 
 // The first of `all` that brings a pair of settings which was not there.
@@ -155,10 +182,13 @@ Memory theory(const Combination& c, size_t rest) {
   return m;
 }
 
-TrainerSettings settings_of(const World& world, const Combination& c) {
+TrainerSettings settings_of(const Combination& c) {
   TrainerSettings settings = settings_in(c.precision, small(c.family));
-  settings.zero_stage = world.ranks.size > 1 ? 3 : 0;
+  settings.zero_stage = c.stage, settings.graphs = c.graphs;
   settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
+  settings.state.weights_on_host = c.on_host != OnHost::nothing;
+  settings.state.on_host = settings.state.gradients_on_host = c.on_host == OnHost::weights_and_state;
+  settings.state.chunk = 1024;  // less than any unit has
   return settings;
 }
 
@@ -169,8 +199,7 @@ void print_slots(const Ranks& ranks, const Words&) {
   for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::mlp, Recompute::block})
     for (const Offload offload : {Offload::input, Offload::attention, Offload::all}) {
       const auto memory = [&](int horizon) {
-        return planned(
-            world.trainer(small("llama"), settings_of(world, {recompute, 1, offload, horizon, "bf16"}))->plan());
+        return planned(world.trainer(small("llama"), settings_of({recompute, 1, offload, horizon, "bf16"}))->plan());
       };
       const size_t block = memory(1).slots;
       printf("%s\n  a block's offloaded tensors: %zu bytes\n",
@@ -188,13 +217,16 @@ void print_slots(const Ranks& ranks, const Words&) {
 
 // Returns what a training leaves and the memory that it keeps.
 std::pair<Trained, Memory> train(World& world, const Combination& c) {
-  Training training(world, small(c.family), settings_of(world, c));
+  Training training(world, small(c.family), settings_of(c));
+  const size_t launches = world.device.graph_launches();
   training.train(1);
   training.enqueue();
   training.evaluate();  // while the step runs
   training.finish();
-  training.train(1);
+  training.train(c.precision == "delayed" ? 2 : 1);  // whose steps are captured from the third on
   training.end();
+  REQUIRE((world.device.graph_launches() > launches) == c.graphs, "%s: %zu launches of a graph", c.name().c_str(),
+          world.device.graph_launches() - launches);
   training.require_planned(c.name());
   return {training.trained, planned(training->plan())};
 }
@@ -212,15 +244,17 @@ void run(const Ranks& ranks, const Words& words) {
     const std::vector<Combination> of_family = every(precisions, model.family);
     all.insert(all.end(), of_family.begin(), of_family.end());
   }
-  std::map<std::string, std::pair<Trained, Memory>> plain;
+  all = with_states(all, ranks.size > 1 ? std::vector<int>{0, 3} : std::vector<int>{0}, whole);
+  std::map<std::string, Trained> plain;
   std::map<std::string, int> same;
   for (const Combination& c : whole ? all : pairs(all)) {
-    const std::string kind = c.family + " " + c.precision;
-    if (!plain.count(kind)) plain[kind] = train(world, {Recompute::none, 1, Offload::none, 2, c.precision, c.family});
-    const auto& [want, plain_memory] = plain[kind];
+    const std::string kind = format("%s %s stage %d", c.family.c_str(), c.precision.c_str(), c.stage);
+    if (!plain.count(kind)) plain[kind] = train(world, c.plain()).first;
     const auto [got, memory] = train(world, c);
-    require_same(c.name(), got, want);
-    const Memory expected = theory(c, plain_memory.rest);
+    require_same(c.name(), got, plain[kind]);
+    Combination device_only = c;
+    device_only.recompute = Recompute::none, device_only.offload = Offload::none;
+    const Memory expected = theory(c, planned(world.trainer(small(c.family), settings_of(device_only))->plan()).rest);
     REQUIRE(memory == expected, "%s: the plan has %s and %zu others, theory %s and %zu", c.name().c_str(),
             memory.text().c_str(), memory.rest, expected.text().c_str(), expected.rest);
     ++same[kind];

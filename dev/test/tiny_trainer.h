@@ -202,9 +202,10 @@ struct Training {
     if (settings.reduce_dtype == DType::bf16) text += ", gradients are reduced in bf16";
     return settings.zero_stage ? text + format(", stage %d", settings.zero_stage) : text;
   }
-  // Nothing was allocated since the start, and each planned byte was touched, and no other. All ranks call.
+  // Nothing was allocated since the start but a captured graph, and each planned byte was touched, and no other. All
+  // ranks call.
   void require_planned(const std::string& what) {
-    const size_t now = world.device.allocations();
+    const size_t now = world.device.allocations() - (trainer->graph_pieces() > 0);
     REQUIRE(now == allocations, "%s: %zu allocations after the start", what.c_str(), now - allocations);
     Stream stream(world.device, "touched");
     require_touched(what, trainer->plan(), trainer->arena(), *world.communicator, stream);
