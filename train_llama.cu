@@ -123,10 +123,10 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     consolidate(arguments, *resume);
     return 0;
   }
-  REQUIRE(command_line.plan != "mesh" || command_line.nodes,
+  REQUIRE(command_line.plan != "mesh" || command_line.nodes || command_line.gives("gpu"),
           "--plan mesh: it searches the meshes of a cluster that is not here\n  use it with --dry-run --nodes N, or "
           "--plan auto for these ranks");
-  if (command_line.nodes) {
+  if (command_line.nodes || (command_line.dry_run && command_line.gives("gpu"))) {
     REQUIRE(command_line.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
             (long long)command_line.nodes);
     Console console(true);

@@ -5,9 +5,10 @@
 //   build/cpu/bench/replay --nodes 4 --model llama3-8b --zero-stage 3 --network-bandwidth 25 …
 //
 // Takes train_llama's options and, of the model: --flops (of bf16 products), --fp8-flops (whatever shares a factor),
-// --attention-flops (backward as 5 products), --memory-bandwidth, --host-bandwidth (of copies
-// to the host and back), --kernel-latency; a rank sends --node-bandwidth within its node, and a hop takes
-// --node-latency and --network-latency: bytes, FLOPs and seconds. --network-bandwidth is train_llama's, in GB/s.
+// --attention-flops (backward as 5 products), --memory-bandwidth, --kernel-latency; a rank sends --node-bandwidth
+// within its node, and a hop takes --node-latency and --network-latency: bytes, FLOPs and seconds. --network-bandwidth
+// and
+// --host-bandwidth are train_llama's, in GB/s.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -33,13 +34,11 @@ struct Figures {
 using Changes = std::map<std::string, double>;
 
 ReplayRates rates_of(const DeviceInfo& device, const Options& options, const Changes& changes) {
-  ReplayRates rates = ReplayRates::of(device);
-  rates.ranks_per_node = int(options.gpus_per_node);
-  if (!is_auto(options.network_bandwidth)) rates.set_network(options.network_bandwidth * 1e9);
+  ReplayRates rates = rates_of(device, options, int(options.gpus_per_node));
   const std::map<std::string, double*> names = {
-      {"--memory-bandwidth", &rates.memory_bytes}, {"--host-bandwidth", &rates.host_bytes},
-      {"--kernel-latency", &rates.kernel_seconds}, {"--node-bandwidth", &rates.node_bytes},
-      {"--node-latency", &rates.node_hop_seconds}, {"--network-latency", &rates.network_hop_seconds},
+      {"--memory-bandwidth", &rates.memory_bytes},       {"--kernel-latency", &rates.kernel_seconds},
+      {"--node-bandwidth", &rates.node_bytes},           {"--node-latency", &rates.node_hop_seconds},
+      {"--network-latency", &rates.network_hop_seconds},
   };
   for (const auto& [name, value] : changes) {
     REQUIRE(value > 0, "%s %g: expected a number above 0", name.c_str(), value);
@@ -129,8 +128,8 @@ size_t bytes_of(const MemoryPlan& plan, Segment segment, std::initializer_list<c
   return bytes;
 }
 
-void print_offload(Changes changes) {
-  constexpr double kBandwidths[] = {35e9, 45e9, 55e9};
+void print_offload(const Changes& changes) {
+  constexpr double kBandwidths[] = {35, 45, 55};  // GB/s
   Options options;
   options.model = "llama3-8b", options.gpu = "H200";
   options.nodes = options.gpus_per_node = 1;
@@ -141,7 +140,7 @@ void print_offload(Changes changes) {
       "again in it, and how long compute waits for copies to the host and back, which go both ways at once\n%s\n\n",
       rates_of(modelled_device(options.gpu), options, changes).text().c_str());
   printf("%-10s %-38s %9s %9s %9s %12s", "", "", "device", "of slots", "pinned", "compute");
-  for (const double bandwidth : kBandwidths) printf("   exposed at %2.0f GB/s", bandwidth * 1e-9);
+  for (const double bandwidth : kBandwidths) printf("   exposed at %2.0f GB/s", bandwidth);
   printf("\n");
   for (const char* fp8 : {"off", "tensorwise"})
     for (const auto& [recompute, offload] : std::vector<std::pair<const char*, const char*>>{{"none", "none"},
@@ -164,7 +163,7 @@ void print_offload(Changes changes) {
              text(Segment::device, {"activations", "offload slots", "recompute"}).c_str(),
              text(Segment::device, {"offload slots"}).c_str(), text(Segment::pinned, {"activations"}).c_str());
       for (const double bandwidth : kBandwidths) {
-        changes["--host-bandwidth"] = bandwidth;
+        options.host_bandwidth = bandwidth;
         const Replay replayed = replay(r.step.record, rates_of(r.device, options, changes));
         if (bandwidth == kBandwidths[0]) printf(" %9.1f ms", replayed.compute * 1e3);
         printf(" %9.1f ms (%4.1f%%)", replayed.exposed * 1e3, 100 * replayed.exposed / replayed.compute);
@@ -185,8 +184,8 @@ int main(int argc, char** argv) {
       const std::string argument = argv[i];
       const bool rate = argument == "--flops" || argument == "--fp8-flops" || argument == "--attention-flops" ||
                         argument == "--kernel-latency" || argument == "--memory-bandwidth" ||
-                        argument == "--host-bandwidth" || argument == "--node-bandwidth" ||
-                        argument == "--node-latency" || argument == "--network-latency";
+                        argument == "--node-bandwidth" || argument == "--node-latency" ||
+                        argument == "--network-latency";
       if (argument == "table") table = true;
       else if (argument == "offload") offload = true;
       else if (rate && i + 1 < argc) changes[argument] = atof(argv[++i]);

@@ -111,8 +111,48 @@ check "what does not fit: needs and has, device and host" grep -q "it does not f
 refused "a GPU with another memory" "such as --gpu A100 --memory-limit 39GiB" "$train" "${eight[@]/H100/A100-40GB}"
 
 for only in eval-only sample-only; do
-  refused "no training" "models a step of a training" "$train" "${qwen[@]}" --$only
+  shows "--$only: a plan of memory" "NVIDIA H100 80GB HBM3: a plan of memory" "${qwen[@]}" --$only
+  check "  and no step" eval '! grep -q "predicted\|^ *sent\|optimizer" log'
+  refused "  nor its trace" "--trace x.json: it is of a step of a training" "$train" "${qwen[@]}" --$only --trace x.json
 done
+
+echo "-- one card"
+card=(--dry-run --gpu RTX4090 --model qwen2.5-7b --seq-len 1024 --global-batch 512 --host-memory-limit 160GiB --plan auto)
+"$train" "${card[@]}" >card.txt
+check "--gpu alone is one GPU: $(chosen card.txt)" grep -q "^1 node of 1 NVIDIA GeForce RTX 4090: a model of one step" card.txt
+check "  whose command starts one process" grep -q "^ *command *./train_llama --model qwen2.5-7b" card.txt
+check "  Ctrl-C saves a checkpoint of this size" grep -q "^ *about 85.1 GiB on the disk" card.txt
+check "--gpus-per-node: as many" grep -q "^1 node of 4 NVIDIA GeForce" <("$train" "${card[@]}" --gpus-per-node 4 --zero-stage 3)
+for name in "rtx 4090" "NVIDIA GeForce RTX 4090" RTX_4090; do
+  check "\"$name\" is the same" cmp card.txt <("$train" "${card[@]/RTX4090/$name}")
+done
+refused "another name" "--gpu RTX4900: no GPU of this name is known: did you mean RTX4090?" "$train" "${card[@]/RTX4090/RTX4900}"
+check "two desktops have a network of 10 Gb/s" grep -q "and 1 GB/s to others, .*, of 10 Gb/s for a GeForce)" <("$train" "${card[@]}" --nodes 2 --gpus-per-node 1 --zero-stage 3)
+"$train" "${card[@]}" --host-bandwidth 12 >slow.txt
+check "a slower bus takes longer: $(speed slow.txt) of $(speed card.txt)" awk "BEGIN { exit !($(plain "$(speed slow.txt)") < $(plain "$(speed card.txt)")) }"
+check "  and is named as given" grep -q "; 12 GB/s to the host and back (as given)" slow.txt
+check "  but not in the command" eval '! grep -e "command" slow.txt | grep -e --host-bandwidth'
+shows "more memory than the card has is a warning" "--memory-limit 24GiB: NVIDIA GeForce RTX 4090 has 23.5 GiB" "${card[@]}" --memory-limit 24GiB
+for size in 64 "64 X" 64Gb/s; do
+  refused "a host of $size" "--host-memory-limit $size: expected a size with its unit, as 80GiB" "$train" "${card[@]/160GiB/$size}"
+done
+check "a unit's case does not matter" cmp <("$train" "${card[@]/160GiB/160gib}" | grep chosen) <(grep chosen card.txt)
+echo "-- what was asked for stays"
+small_card=(--dry-run --gpu RTX5060Ti --model llama3.2-3b --seq-len 1024 --global-batch 64 --host-memory-limit 115GiB --plan auto)
+for asked in "offload-weights off" "recompute none" "activation-offload none" "offload-optimizer off"; do
+  "$train" "${small_card[@]}" "--${asked% *}" "${asked#* }" >asked.txt || [ $? = 2 ]
+  check "--$asked: $(chosen asked.txt)" eval '! awk "/tokens.s.*slower/,/more than there is/" asked.txt | grep -e "--${asked% *} "'
+done
+echo "-- what does not fit one card"
+"$train" "${card[@]/160GiB/56GiB}" >unfit.txt 2>&1 || [ $? = 2 ]
+check "the limits" grep -q "nothing of this fits 23.5 GiB of the device and 56.0 GiB of the host" unfit.txt
+check "  the least that each state needs" [ "$(grep -c "GiB of the device and .* GiB of the host.* with --" unfit.txt)" = 4 ]
+check "  of which one fits" grep -q "of the host, which fits, with .*--optimizer muon .*--moment-dtype bf16 --master-dtype bf16$" unfit.txt
+check "  and which of both is short" grep -q "GiB  *1[0-9][0-9] GiB! " unfit.txt
+"$train" "${card[@]/160GiB/145GiB}" --checkpoint-every 100 >full.txt
+check "a host without room for a copy saves while training waits" grep -q "^ *checkpoints .*while training waits: there is no room for a copy" full.txt
+"$train" "${card[@]/160GiB/145GiB}" --checkpoint-every 100 --checkpoint-async on >full.txt 2>&1 || [ $? = 2 ]
+check "  unless a copy was asked for: then it is planned for" grep -q "nothing of this fits" full.txt
 
 echo "-- options at which it does not look"
 small=(--dry-run --nodes 2 --gpus-per-node 4 --model llama3.2-1b --layers 6 --seq-len 2048 --global-batch 32)
@@ -208,7 +248,7 @@ check "weights are gathered in FP8 where that is faster" grep -q -- "--fp8-all-g
 check "what was asked for stays" eval '[ "$(rows kept.txt | wc -l)" -ge 2 ] && ! rows kept.txt | grep -e "--tensor-parallel" -e "--zero-stage" -e "--micro-batch" >/dev/null'
 check "  and is in the command, as a shell reads it" grep -q "^ *command .* --train-data 'my books/\*.bin' .*--micro-batch 2 .*--zero-stage 1 --tensor-parallel-degree 2" kept.txt
 shows "many nodes: by Slurm" "^ *command *sbatch --nodes 16 --gpus-per-node 8 scripts/train.sbatch --model llama3.2-1b " --dry-run --nodes 16 --model llama3.2-1b --global-batch 128 --plan mesh
-shows "one GPU" "^ *command *scripts/run -n 1 --model llama3.2-1b " --dry-run --nodes 1 --gpus-per-node 1 --model llama3.2-1b --plan mesh
+shows "one GPU" "^ *command *./train_llama --model llama3.2-1b " --dry-run --nodes 1 --gpus-per-node 1 --model llama3.2-1b --plan mesh
 refused "what fits nowhere: the nearest" "the nearest needs " "$train" --dry-run --nodes 1 --gpus-per-node 2 --model llama3.1-405b --seq-len 8192 --plan mesh
 check "  with its options" grep -q "GiB of the device and .* of the host, for a rank, with .*--offload-optimizer" refused
 refused "a batch that no mesh can share" "no mesh of 24 ranks can train this" "$train" --dry-run --nodes 3 --model llama3.2-1b --global-batch 7 --seq-len 4095 --plan mesh

@@ -97,7 +97,7 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
            {"--prefetch 2 --offload-weights", ""},
            {"--tensor-parallel-overlap 1", "--tensor-parallel-overlap changes nothing: --tensor-parallel-degree is 1",
             2},
-           {"--gpu A100", "--gpu changes nothing: it is for --dry-run --nodes"},
+           {"--gpu A100", "--gpu changes nothing: it is for --dry-run with --nodes or --gpu"},
            {"--gpu A100 --nodes 1 --dry-run", ""},
            {"--tf32", "--tf32 changes nothing: products are bf16"},
            {"--tf32 --dtype fp32", ""},

@@ -108,13 +108,14 @@ TEST_CASE("a validation measures at most a tenth of the run's tokens, unless it 
   CHECK(windows_of(1, kAuto, true) > 1'000'000'000);
 }
 
-TEST_CASE("several ranks save every half hour, by default without a copy until Setup has found room for it") {
+TEST_CASE("several ranks save every half hour, without a copy until Setup has found room, unless it was asked for") {
   const std::tuple<int, const char*, double, bool> cases[] = {
       {1, "", 0, false},
       {2, "", 30, false},
       {1, "--tensor-parallel-degree 2", 30, false},
-      {2, "--checkpoint-every 5", 30, true},
-      {1, "--checkpoint-minutes 0.5", 0.5, true},
+      {2, "--checkpoint-every 5", 30, false},
+      {2, "--checkpoint-every 5 --checkpoint-async on", 30, true},
+      {1, "--checkpoint-minutes 0.5 --checkpoint-async on", 0.5, true},
       {1, "--checkpoint-minutes 0.5 --checkpoint-async off", 0.5, false},
       {2, "--checkpoint-minutes 0", 0, false}};
   for (const auto& [ranks, options, minutes, snapshot] : cases) {

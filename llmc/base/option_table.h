@@ -69,8 +69,9 @@
   X("Run", Switch, start, dry_run, false, "", "print the plan of memory and steps, train nothing") \
   X("Run", Count, start, nodes, 0, "[0, 65536]", "with --dry-run: of a cluster that is not here, with a replayed step (0: this machine)") \
   X("Run", Count, start, gpus_per_node, 8, "[1, 1024]", "of such a cluster", "nodes") \
-  X("Run", Text, start, gpu, "auto", "NAME", "of such a cluster (auto: H100): A100, H100, H200, B200, A10G, A6000, L40S, RTX4080, RTX4090, RTX5060Ti, RTX5080, RTX5090 or RTXPRO6000; --memory-limit for one with another memory", "nodes") \
-  X("Run", Real, machine, network_bandwidth, kAuto, "(0, 1e6]", "GB/s that a GPU sends to other nodes, for predictions (auto: 40, A100: 20)", "network") \
+  X("Run", Text, start, gpu, "auto", "NAME", "of such a cluster, or without --nodes one alone (auto: H100): A100, H100, H200, B200, A10G, A6000, L40S, RTX3090, RTX4080, RTX4090, RTX5060Ti, RTX5070Ti, RTX5080, RTX5090 or RTXPRO6000; --memory-limit for one with another memory", "nodes") \
+  X("Run", Real, machine, network_bandwidth, kAuto, "(0, 1e6]", "GB/s that a GPU sends to other nodes, for predictions (auto: 40; A100: 20; without NVLink: 10; GeForce: 1)", "network") \
+  X("Run", Real, machine, host_bandwidth, kAuto, "(0, 1e6]", "GB/s that a GPU copies to the host, and as many back, for predictions (auto: 87% of its data sheet's bus)", "predicts") \
   X("Run", Switch, machine, nvtx, false, "", "name steps, blocks and kernels for Nsight Systems", "gpu") \
   X("Run", Switch, machine, quiet, false, "", "prints only warnings, errors, and what --sample-only or --eval-only found") \
   X("Run", Switch, run, cuda_graphs, false, "", "capture a step once, and launch it as a whole from then on", "trains") \
@@ -146,7 +147,7 @@
   X("Memory", Switch, run, offload_weights, false, "", "weights lie in the host's memory, and each block's are copied to the device where they are used") \
   X("Memory", Switch, run, offload_gradients, false, "", "gradients lie in the host's memory but while their block's backward computes", "trains") \
   X("Memory", Choice, run, moment_dtype, "fp32", "fp32|bf16", "of the optimizer's moments (bf16: rounded stochastically)", "trains") \
-  X("Memory", Choice, run, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)") \
+  X("Memory", Choice, run, master_dtype, "fp32", "fp32|bf16", "of master weights (bf16: those of the products, rounded stochastically)", "trains") \
   \
   X("Ranks", Count, run, zero_stage, 0, "[0, 3]", "what ranks shard: 1 master weights and moments, 2 also gradients, 3 also weights (ZeRO; 3: FSDP)", "sharing") \
   X("Ranks", Count, ranks, hybrid_shard_degree, 0, "[0, 1e6]", "data ranks over which one copy is sharded; the others are replicas (0: all data ranks)", "data-ranks") \

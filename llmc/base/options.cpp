@@ -399,7 +399,9 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
   if (saved) apply_config(options, *saved, Scope::run);
   for (const Given& it : given) {
     if (it.info->name != "config") continue;
-    apply_config(options, Json::read(it.value));
+    const Json config = Json::read(it.value);
+    apply_config(options, config);
+    for (const auto& [key, _] : config.items()) options.given.push_back(spelled(key));
   }
   // A length on the command line replaces a different length of the file.
   const auto is_length = [](const Given& it) {
@@ -412,6 +414,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
     const std::string problem = set(options, *it.info, it.value);
     REQUIRE(problem.empty(), "--%s %s: %s\n  expected %s", it.info->name.c_str(), it.value.c_str(), problem.c_str(),
             expected(*it.info).c_str());
+    options.given.push_back(it.info->name);
   }
   check_lengths(options, "");
   return options;
@@ -549,6 +552,8 @@ std::vector<std::string> changed_options(const Options& options, const Options& 
   }
   return changed;
 }
+
+bool Options::operator==(const Options& other) const { return changed_options(*this, other).empty(); }
 
 std::string changed_options_line(const Options& options, const Options& since) {
   std::string line;

@@ -1,6 +1,7 @@
 // The program's options: one field for each line of the option table, and the functions generated from the table.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -38,9 +39,14 @@ struct Options {
   OPTION_TABLE(OPTION_FIELD)
 #undef OPTION_FIELD
 
-  bool trains() const { return !sample_only && !eval_only; }
+  // The names of those that the command line and its config file give, as "zero-stage": values that nobody may choose
+  // otherwise, even if they are the default.
+  std::vector<std::string> given;
 
-  bool operator==(const Options&) const = default;
+  bool trains() const { return !sample_only && !eval_only; }
+  bool gives(const std::string& name) const { return std::ranges::find(given, name) != given.end(); }
+
+  bool operator==(const Options& other) const;  // of the values
 };
 
 // Parses the command line without the program's name. Options are --name value or --name=value, and `_` equals `-`; a

@@ -40,16 +40,16 @@ uint64_t parse_bytes(const std::string& name, const std::string& text) {
   constexpr double kLargest = 1e18;
   char* end = nullptr;
   double value = strtod(text.c_str(), &end);
-  std::string unit = end;
+  std::string unit = lower_case(end);
   while (!unit.empty() && unit[0] == ' ') unit.erase(0, 1);
-  if (!unit.empty() && unit != "B") {
-    const size_t power = std::string("KMGTP").find(unit[0]) + 1;  // 0: no such unit
-    const std::string rest = unit.substr(1);
-    const bool known = power > 0 && (rest == "iB" || rest == "B" || rest.empty());
-    value = known ? value * std::pow(rest == "B" ? 1000.0 : 1024.0, double(power)) : -1;
+  if (unit != "b") {
+    const size_t power = unit.empty() ? 0 : std::string("kmgtp").find(unit[0]) + 1;  // 0: no such unit
+    const std::string rest = unit.substr(power > 0);
+    const bool known = power > 0 && (rest == "ib" || rest == "b" || rest.empty());
+    value = known ? value * std::pow(rest == "b" ? 1000.0 : 1024.0, double(power)) : -1;
   }
-  REQUIRE(end != text.c_str() && value > 0 && value <= kLargest, "%s %s: expected a size, as 80GiB, 80GB or 512MiB",
-          name.c_str(), text.c_str());
+  REQUIRE(end != text.c_str() && value > 0 && value <= kLargest,
+          "%s %s: expected a size with its unit, as 80GiB, 80GB, 512MiB or 4096B", name.c_str(), text.c_str());
   return uint64_t(value);
 }
 

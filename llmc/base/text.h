@@ -10,8 +10,8 @@
 // Returns "512 B", "1.50 KiB" or "61.3 GiB": three significant digits, units of 1024.
 std::string human_bytes(uint64_t bytes);
 
-// The inverse: parses "512", "80GiB" or "1.5 TB" (units of 1000 without the i). Throws with `name`, which says what the
-// size is for.
+// The inverse: parses "512B", "80GiB" or "1.5 TB" (units of 1000 without the i), in either case. A number alone is no
+// size: it would be bytes, and is meant otherwise. Throws with `name`, which says what the size is for.
 uint64_t parse_bytes(const std::string& name, const std::string& text);
 
 // Returns "950", "79.5k", "850k" or "8.03B": three significant digits, units of 1000 (k, M, B, T). A number below 1000

@@ -1,8 +1,11 @@
 #include "llmc/device/known_devices.h"
 
+#include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "llmc/base/error.h"
+#include "llmc/base/text.h"
 
 namespace {
 
@@ -32,9 +35,11 @@ constexpr KnownRate kKnownRates[] = {
     {"A10G", 70e12, 0.6e12, kPcie4},
     {"RTX A6000", 154.8e12, 0.768e12, kPcie4},
     {"L40S", 362e12, 0.864e12, kPcie4},
+    {"RTX 3090", 71e12, 0.936e12, kPcie4},
     {"RTX 4080", 97.5e12, 0.717e12, kPcie4},
     {"RTX 4090", 165e12, 1.008e12, kPcie4},
     {"RTX 5060 Ti", 47.4e12, 0.448e12, kPcie4},
+    {"RTX 5070 Ti", 87.9e12, 0.896e12, kPcie5},
     {"RTX 5080", 112.6e12, 0.96e12, kPcie5},
     {"RTX 5090", 209.5e12, 1.792e12, kPcie5},
     {"RTX PRO 6000 Blackwell Workstation Edition", 503.8e12, 1.792e12, kPcie5},
@@ -54,13 +59,25 @@ constexpr Modelled kModelled[] = {
     {"A10G", "NVIDIA A10G", 86, 80, 22.0, 99 << 10},
     {"A6000", "NVIDIA RTX A6000", 86, 84, 47.4, 99 << 10},
     {"L40S", "NVIDIA L40S", 89, 142, 44.4, 99 << 10},
+    {"RTX3090", "NVIDIA GeForce RTX 3090", 86, 82, 23.6, 99 << 10},
     {"RTX4080", "NVIDIA GeForce RTX 4080", 89, 76, 15.6, 99 << 10},
     {"RTX4090", "NVIDIA GeForce RTX 4090", 89, 128, 23.5, 99 << 10},
     {"RTX5060Ti", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 15.4, 99 << 10},
+    {"RTX5070Ti", "NVIDIA GeForce RTX 5070 Ti", 120, 70, 15.4, 99 << 10},
     {"RTX5080", "NVIDIA GeForce RTX 5080", 120, 84, 15.4, 99 << 10},
     {"RTX5090", "NVIDIA GeForce RTX 5090", 120, 170, 31.3, 99 << 10},
     {"RTXPRO6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 94.9, 99 << 10},
 };
+
+// "NVIDIA GeForce RTX 5060 Ti" → "rtx5060ti".
+std::string plain_name(const std::string& name) {
+  std::string plain;
+  for (const char c : lower_case(name))
+    if (c != ' ' && c != '-' && c != '_') plain += c;
+  for (const char* const brand : {"nvidia", "geforce"})
+    if (plain.starts_with(brand)) plain.erase(0, std::string_view(brand).size());
+  return plain;
+}
 
 }  // namespace
 
@@ -77,10 +94,11 @@ void set_known_rates(DeviceInfo& info) {
 
 DeviceInfo modelled_device(const std::string& name) {
   if (name == "auto") return modelled_device("H100");
-  std::string known;
+  const std::string wanted = plain_name(name);
+  std::vector<std::string> names;
   for (const Modelled& m : kModelled) {
-    known += std::string(" ") + m.name;
-    if (name != m.name) continue;
+    names.push_back(m.name);
+    if (wanted != plain_name(m.name) && wanted != plain_name(m.whole_name)) continue;
     DeviceInfo info;
     info.name = m.whole_name;
     info.gpu = info.wide_rows = true;
@@ -91,8 +109,11 @@ DeviceInfo modelled_device(const std::string& name) {
     set_known_rates(info);
     return info;
   }
+  std::string known;
+  for (const std::string& one : names) known += " " + one;
+  const std::string near = nearest(name, names);
   fail(
-      "--gpu %s: no GPU of this name is known\n  choose one of:%s; for one with another memory its kind and "
+      "--gpu %s: no GPU of this name is known%s\n  choose one of:%s; for one with another memory its kind and "
       "--memory-limit, such as --gpu A100 --memory-limit 39GiB",
-      name.c_str(), known.c_str());
+      name.c_str(), near.empty() ? "" : (": did you mean " + near + "?").c_str(), known.c_str());
 }

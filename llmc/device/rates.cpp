@@ -73,6 +73,7 @@ struct Bytes {
 };
 constexpr const char* kAssumed =
     "assumption: 80% of the data sheet's memory, as on an H200; 80% of NVLink and of a network card of 400 Gb/s a GPU";
+constexpr double kGeForceNetwork = 1e9;
 constexpr Bytes kBytes[] = {
     {80, 0.80, 240e9, 20e9, 27e9,
      "assumption: 80% of the data sheet's memory, as on an H200; 80% of NVLink and of a network "
@@ -82,9 +83,9 @@ constexpr Bytes kBytes[] = {
      "and the host; assumption: 80% of NVLink and of a network card of 400 Gb/s a GPU",
      true},
     {100, 0.80, 720e9, 40e9, 55e9, kAssumed},
-    {0, 0.80, 0, 40e9, 27e9,
+    {0, 0.80, 0, 10e9, 27e9,
      "assumption: 80% of the data sheet's memory, as on an H200; 87% of PCIe's, as on an H200, half of it between "
-     "GPUs, through the host; 80% of a network card of 400 Gb/s a GPU"}};
+     "GPUs, through the host; 80% of a network card of 100 Gb/s a GPU, of 10 Gb/s for a GeForce"}};
 constexpr double kPartOfPcie = 55e9 / 63e9;  // 55 GB/s on an H100 and an H200
 
 // Returns the rates of memory and links, which every kind of device has. Throws if the device's data sheet is not
@@ -101,7 +102,8 @@ ReplayRates rates_of_bytes(const DeviceInfo& device, const char* name) {
   rates.host_bytes = device.bus_bytes_per_second > 0 ? kPartOfPcie * device.bus_bytes_per_second : bytes.host_bytes;
   rates.node_by_host = bytes.node_bytes == 0;
   rates.node_bytes = rates.node_by_host ? rates.host_bytes / 2 : bytes.node_bytes;
-  rates.network_bytes = bytes.network_bytes;
+  const bool desktop = device.name.find("GeForce") != std::string::npos;
+  rates.network_bytes = desktop ? kGeForceNetwork : bytes.network_bytes;
   rates.bytes_source = bytes.source, rates.memory_confirmed = bytes.memory_confirmed;
   rates.multiprocessors = device.multiprocessors;
   return rates;
@@ -162,6 +164,11 @@ void ReplayRates::set_all(double flops, double fp8_flops, const char* source) {
     compute.push_back({RateClass(of), 0, is_one_of(RateClass(of), kFp8Products) ? fp8_flops : flops, source});
 }
 
+void ReplayRates::set_host(double bytes) {
+  if (node_by_host) node_bytes *= bytes / host_bytes;
+  host_bytes = bytes, host_given = true;
+}
+
 void ReplayRates::set(std::initializer_list<RateClass> classes, double flops, const char* source) {
   std::erase_if(compute, [&](const Rate& rate) { return is_one_of(rate.of, classes); });
   for (const RateClass of : classes) compute.push_back({of, 0, flops, source});
@@ -190,10 +197,10 @@ std::string ReplayRates::table(const std::vector<Rate>& rates) const {
     text += format("%s: %.4g TFLOP/s (%s)\n", rate.name().c_str(), rate.flops * 1e-12, rate.source);
   return text + format(
                     "memory %.2f TB/s, a kernel at least %.1f us; a rank sends %.0f GB/s in its node of %d and %.4g "
-                    "GB/s to others%s, a hop takes %.1f and %.1f us; %.0f GB/s to the host and back (%s)",
+                    "GB/s to others%s, a hop takes %.1f and %.1f us; %.4g GB/s to the host and back%s (%s)",
                     memory_bytes * 1e-12, kernel_seconds * 1e6, node_bytes * 1e-9, ranks_per_node, network_bytes * 1e-9,
                     network_given ? " (as given)" : "", node_hop_seconds * 1e6, network_hop_seconds * 1e6,
-                    host_bytes * 1e-9, bytes_source);
+                    host_bytes * 1e-9, host_given ? " (as given)" : "", bytes_source);
 }
 
 std::string ReplayRates::unconfirmed(const std::vector<Rate>& rates) const {

@@ -50,6 +50,7 @@ struct ReplayRates {
   double network_hop_seconds = 6e-6;  // from a node to the next
   double host_bytes = 55e9;           // per second between the device and pinned memory, in each direction
   bool network_given = false;         // network_bytes is the user's
+  bool host_given = false;            // so is host_bytes
   const char* bytes_source = "";      // source of the rates of memory and links
   bool memory_confirmed = false, links_confirmed = false;
 
@@ -62,6 +63,8 @@ struct ReplayRates {
   void set_all(double flops, double fp8_flops, const char* source);
   // Sets the bytes per second that a rank sends to other nodes, which the user knows.
   void set_network(double bytes) { network_bytes = bytes, network_given = true; }
+  // Sets the bytes per second of copies to the host and back, which the user knows, and of ranks that send through it.
+  void set_host(double bytes);
   // Sets another rate for these classes, for every head size.
   void set(std::initializer_list<RateClass> classes, double flops, const char* source);
   // Returns the rate of such work. Throws if there is none.

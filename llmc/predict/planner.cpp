@@ -23,26 +23,32 @@ constexpr size_t kNarrowBytes = size_t(2) << 30;
 // prediction from 8192 to 16384, 0.7% from there to 32768, and 0.4% to 65536.
 constexpr int64_t kMostTokens = 32768;
 
-// Ways to recompute and to offload activations. If the user asked for either, that is the only one.
+// Ways to recompute and to offload activations, of which the user may have asked for either.
 std::vector<Options> activation_ways(const Options& from) {
-  if (from.recompute != "none" || from.activation_offload != "none") return {from};
+  const bool recompute_asked = from.recompute != "none" || from.gives("recompute"),
+             offload_asked = from.activation_offload != "none" || from.gives("activation-offload");
   constexpr const char* kWays[][2] = {{"none", "none"},       {"norms", "none"},    {"mlp", "none"},
                                       {"norms", "attention"}, {"mlp", "attention"}, {"mlp", "all"},
                                       {"block", "none"},      {"block", "input"}};
   std::vector<Options> ways;
   for (const auto& [recompute, offload] : kWays) {
+    if ((recompute_asked && from.recompute != recompute) || (offload_asked && from.activation_offload != offload))
+      continue;
     ways.push_back(from);
     ways.back().recompute = recompute, ways.back().activation_offload = offload;
   }
-  return ways;
+  return ways.empty() ? std::vector{from} : ways;
 }
 
-// Ways to keep parts of the state on the host.
+// Ways to keep parts of the state on the host, of which the user may have asked for some, or for none.
 std::vector<Options> state_ways(const Options& from) {
   std::vector<Options> ways(4, from);
-  for (size_t i = 1; i < ways.size(); ++i) ways[i].offload_optimizer = true;
-  ways[2].offload_gradients = ways[3].offload_gradients = true;
-  ways[3].offload_weights = true;
+  const auto set_from = [&](size_t first, const char* name, bool Options::*part) {
+    for (size_t i = first; i < ways.size() && !from.gives(name); ++i) ways[i].*part = true;
+  };
+  set_from(1, "offload-optimizer", &Options::offload_optimizer);
+  set_from(2, "offload-gradients", &Options::offload_gradients);
+  set_from(3, "offload-weights", &Options::offload_weights);
   ways.erase(std::unique(ways.begin(), ways.end()), ways.end());
   return ways;
 }
@@ -61,7 +67,7 @@ bool plainer(const Options& a, const Options& b) {
 MemoryLimits MemoryLimits::here(const Options& options, const DeviceInfo& device, int ranks_on_node) {
   const size_t host = host_memory_bytes();
   MemoryLimits limits = elsewhere(options, device, ranks_on_node);
-  limits.device = std::min(limits.device, device.free_bytes);
+  limits.device = std::min(limits.device, device.free_bytes), limits.warning.clear();
   if (options.host_memory_limit.empty()) limits.host = host / 10 * 9, limits.host_from.clear();
   if (limits.host > host)
     limits.warning = format(
@@ -79,6 +85,10 @@ MemoryLimits MemoryLimits::elsewhere(const Options& options, const DeviceInfo& d
       limit("--memory-limit", options.memory_limit, device.free_bytes),
       limit("--host-memory-limit", options.host_memory_limit, size_t(ranks_on_node) * kHostBytesPerGpu / 10 * 9),
       ranks_on_node};
+  if (limits.device > device.memory_bytes)
+    limits.warning =
+        format("--memory-limit %s: %s has %s\n  the plan is for one that has more", options.memory_limit.c_str(),
+               device.name.c_str(), human_bytes(device.memory_bytes).c_str());
   if (options.host_memory_limit.empty())
     limits.host_from = format("a host is assumed to have %s for each GPU, of which 90%% may be pinned",
                               human_bytes(kHostBytesPerGpu).c_str());
@@ -121,9 +131,9 @@ PlanCandidate Planner::needs(const Options& options, const MemoryPlan& plan) {
 
 void Planner::predict(PlanCandidate& way) const {
   const RunSettings settings = settings_of(way.options);
-  ReplayRates rates = rates_ ? *rates_ : ReplayRates::of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"));
-  if (!is_auto(options_.network_bandwidth)) rates.set_network(options_.network_bandwidth * 1e9);
-  rates.ranks_per_node = limits_.ranks_on_node;
+  const ReplayRates rates =
+      rates_ ? *rates_
+             : rates_of(device_.bf16_flops > 0 ? device_ : modelled_device("H100"), options_, limits_.ranks_on_node);
   const Replay step = replay_step(config_, trainer_settings(way.options, settings), mesh_, device_,
                                   settings.micro_batches, [&](const Record& record) {
                                     way.unconfirmed = rates.unconfirmed(rates.used_by(record));
@@ -161,13 +171,24 @@ PlanCandidate Planner::weighed() const {
   return way;
 }
 
+// Returns the way that needs the least of the host, of those that fit the device; if none does, the least of the device.
+PlanCandidate Planner::nearest() const {
+  const auto lack = [&](const PlanCandidate& way) {
+    return way.device > limits_.device ? std::pair(way.device, size_t(0)) : std::pair(size_t(0), on_host(way));
+  };
+  std::optional<PlanCandidate> nearest;
+  for (const Options& state : state_ways(options_))
+    for (const Options& activations : activation_ways(state))
+      if (const PlanCandidate way = largest_that_fits(activations); !nearest || lack(way) < lack(*nearest))
+        nearest = way;
+  return *nearest;
+}
+
 PlanCandidate Planner::fastest() const {
   std::vector<PlanCandidate> fitting;
-  std::optional<PlanCandidate> nearest;
   for (const Options& state : state_ways(options_))
     for (const Options& activations : activation_ways(state)) {
       PlanCandidate way = largest_that_fits(activations);
-      if (!nearest || part_of_limits(way) < part_of_limits(*nearest)) nearest = way;
       // With as large a micro-batch, and less to recompute and to send, `other` is at least as fast.
       const auto is_as_fast = [&](const PlanCandidate& other) {
         return other.options.micro_batch >= way.options.micro_batch && plainer(other.options, way.options);
@@ -176,7 +197,7 @@ PlanCandidate Planner::fastest() const {
       predict(way);
       fitting.push_back(way);
     }
-  if (fitting.empty()) return *nearest;
+  if (fitting.empty()) return nearest();
   return *std::max_element(fitting.begin(), fitting.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
     return a.tokens_per_second < b.tokens_per_second;
   });
@@ -216,7 +237,7 @@ Options Planner::choose(Console& console) const {
   if (device_.bf16_flops == 0)
     console.line(format("(at the rates of an H100: those of %s are not known)", device_.name.c_str()));
   if (!ways[0].unconfirmed.empty()) console.line("(" + ways[0].unconfirmed + ")");
-  console.line(format("%10s %10s %10s %7s", "device", "host", "tokens/s", "slower"));
+  console.line(format("%10s  %10s  %10s %7s", "device", "host", "tokens/s", "slower"));
   std::vector<PlanCandidate> told;
   for (auto way = ways.begin(); way != ways.end(); ++way) {
     const auto saves = [&](const PlanCandidate& faster) {
@@ -224,22 +245,46 @@ Options Planner::choose(Console& console) const {
     };
     if (way != best && !std::all_of(told.begin(), told.end(), saves)) continue;
     told.push_back(*way);
-    console.line(format("%10s %10s %10s %6.1f%% %s %s", human_bytes(way->device).c_str(),
-                        human_bytes(as_run(*way).pinned).c_str(), human_count(way->tokens_per_second).c_str(),
-                        100 * (1 - way->tokens_per_second / ways[0].tokens_per_second), mark(*way),
-                        words(way->options).c_str()));
+    const char* const device_mark = way->device > limits_.device ? "!" : mark(*way)[0] == '~' ? "~" : " ";
+    console.line(format("%10s%s %10s%s %10s %6.1f%% %s", human_bytes(way->device).c_str(), device_mark,
+                        human_bytes(as_run(*way).pinned).c_str(), on_host(*way) > limits_.host ? "!" : " ",
+                        human_count(way->tokens_per_second).c_str(),
+                        100 * (1 - way->tokens_per_second / ways[0].tokens_per_second), words(way->options).c_str()));
   }
   console.line(prediction_limits(mesh_.world_size));
-  console.line("! does not fit; ~ leaves less than " + human_bytes(kNarrowBytes) +
+  console.line("! is more than there is; ~ leaves less than " + human_bytes(kNarrowBytes) +
                " of the device; what is slower than another and saves less than 1% of its memory is left out");
-  if (best == ways.end())
-    throw DoesNotFit(
-        "--plan auto: nothing of this fits\n  more ranks with --zero-stage 3, a larger --tensor-parallel-degree or "
-        "--context-parallel-degree, a shorter --seq-len or fewer --layers would need less; --moment-dtype bf16 and "
-        "--master-dtype bf16 change the training's numbers, and save half "
-        "of the state");
+  if (best == ways.end()) throw DoesNotFit(nothing_fits());
   console.line("chosen: " + words(best->options));
   return best->options;
+}
+
+// Says what the way that is nearest to fitting would need, and what it would with a state of fewer bytes.
+std::string Planner::nothing_fits() const {
+  std::vector<PlanCandidate> ways = {nearest()};
+  const auto add = [&](auto change) {
+    Options options = options_;
+    change(options);
+    const Planner smaller(options, config_, device_, mesh_, data_tokens_, limits_, rates_);
+    if (options != options_) ways.push_back(smaller.nearest());
+  };
+  const bool bf16 = settings_of(options_).dtype == DType::bf16;
+  const auto narrow = [&](Options& o) { o.moment_dtype = "bf16", o.master_dtype = bf16 ? "bf16" : "fp32"; };
+  const auto muon = [](Options& o) { o.optimizer = "muon"; };
+  add(narrow), add(muon), add([&](Options& o) { narrow(o), muon(o); });
+  std::string text =
+      format("--plan auto: nothing of this fits %s of the device and %s of the host\n  a rank would need",
+             human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str());
+  for (const PlanCandidate& way : ways) text += needs_line(way);
+  return text +
+         "\n  bf16 moments and masters change the training's numbers, and Muon changes the training"
+         "\n  fewer --layers or another --model need less of both; a shorter --seq-len less of the device; with more "
+         "ranks and --zero-stage 3, --tensor-parallel-degree or --context-parallel-degree each needs less";
+}
+
+std::string Planner::needs_line(const PlanCandidate& way) const {
+  return format("\n  %10s of the device and %10s of the host%s with %s", human_bytes(way.device).c_str(),
+                human_bytes(way.pinned).c_str(), fits(way) ? ", which fits," : "", words(way.options).c_str());
 }
 
 Options Planner::choose(Communicator& communicator, Device& device, Console& console) const {
@@ -356,10 +401,7 @@ void Planner::require_fits(const MemoryPlan& plan) const {
   std::stable_sort(ways.begin(), ways.end(),
                    [&](const PlanCandidate& a, const PlanCandidate& b) { return short_of(a) < short_of(b); });
   std::string advice;
-  for (size_t i = 0; i < ways.size() && i < 5; ++i)
-    advice += format("\n  %10s of the device and %10s of the host%s with %s", human_bytes(ways[i].device).c_str(),
-                     human_bytes(ways[i].pinned).c_str(), fits(ways[i]) ? ", which fits," : "",
-                     words(ways[i].options).c_str());
+  for (size_t i = 0; i < ways.size() && i < 5; ++i) advice += needs_line(ways[i]);
   throw DoesNotFit(format("%s\n%s%s\n  a shorter --seq-len or fewer --layers need less, too%s", verdict(plan).c_str(),
                           plan.table().c_str(), advice.empty() ? "" : ("\n  a rank would need" + advice).c_str(),
                           options_.plan == "auto" || !options_.trains()

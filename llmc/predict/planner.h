@@ -92,9 +92,12 @@ class Planner {
   size_t on_host(const PlanCandidate& way) const;  // bytes of the whole node
   std::vector<int> micro_batch_sizes() const;
   PlanCandidate largest_that_fits(Options options) const;
+  PlanCandidate nearest() const;
   std::vector<PlanCandidate> weigh_all() const;
   std::vector<PlanCandidate> savings() const;
   std::string words(const Options& options) const;
+  std::string needs_line(const PlanCandidate& way) const;
+  std::string nothing_fits() const;
 
   const Options options_;
   const ModelConfig config_;

@@ -42,6 +42,14 @@ MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& setting
   return Trainer::create(device, communicator, config, settings, mesh)->plan();
 }
 
+ReplayRates rates_of(const DeviceInfo& device, const Options& options, int ranks_per_node) {
+  ReplayRates rates = ReplayRates::of(device);
+  rates.ranks_per_node = ranks_per_node;
+  if (!is_auto(options.network_bandwidth)) rates.set_network(options.network_bandwidth * 1e9);
+  if (!is_auto(options.host_bandwidth)) rates.set_host(options.host_bandwidth * 1e9);
+  return rates;
+}
+
 std::string prediction_limits(int ranks) {
   const std::string always =
       "loading of data, validation, samples, checkpoints, and clocks other than those of an H200 that trains at 700 W";

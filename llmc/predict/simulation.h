@@ -2,6 +2,7 @@
 // that it does not have, and replays that with given rates. All times are predictions of this model.
 #pragma once
 
+#include "llmc/base/options.h"
 #include "llmc/comm/mesh.h"
 #include "llmc/device/record.h"
 #include "llmc/device/replay.h"
@@ -26,6 +27,10 @@ Replay replay_step(const ModelConfig& config, const TrainerSettings& settings, c
 // Returns the memory plan of such a rank, without a step.
 MemoryPlan plan_memory(const ModelConfig& config, const TrainerSettings& settings, const Mesh& mesh,
                        const DeviceInfo& device);
+
+// Returns the rates of the table for this device, with those of its links that the options give. Throws if the device's
+// data sheet is not known.
+ReplayRates rates_of(const DeviceInfo& device, const Options& options, int ranks_per_node);
 
 // The share of such predictions that most published runs on several GPUs reached (dev/docs/predictions.md).
 inline constexpr double kLittleReached = 0.50, kMuchReached = 0.65;

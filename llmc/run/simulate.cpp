@@ -62,33 +62,35 @@ std::string waits_of(const Replay& step, const Options& o) {
   return text;
 }
 
-// Returns the command that trains with these options on such nodes: by Slurm, and for few nodes first by ssh.
+// Returns the command that runs with these options on such nodes: by Slurm, and for few nodes first by ssh.
 std::string train_command(Options options) {
   const int64_t nodes = options.nodes, gpus = options.gpus_per_node;
   const std::string slurm =
       format("sbatch --nodes %lld --gpus-per-node %lld scripts/train.sbatch", (long long)nodes, (long long)gpus);
-  std::string ssh = "scripts/run";
-  if (nodes == 1) ssh += format(" -n %lld", (long long)gpus);
+  std::string ssh = nodes * gpus == 1 ? "./train_llama" : "scripts/run";
+  if (nodes == 1 && gpus > 1) ssh += format(" -n %lld", (long long)gpus);
   for (int64_t node = 1; nodes > 1 && node <= nodes; ++node)
     ssh += format("%snode%lld:%lld", node == 1 ? " --hosts " : ",", (long long)node, (long long)gpus);
   std::string given;
   const Options defaults;
   options.dry_run = false, options.nodes = defaults.nodes, options.gpus_per_node = defaults.gpus_per_node;
   options.gpu = defaults.gpu, options.plan = defaults.plan, options.trace = defaults.trace;
-  options.network_bandwidth = defaults.network_bandwidth;
+  options.network_bandwidth = defaults.network_bandwidth, options.host_bandwidth = defaults.host_bandwidth;
   for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
     const size_t space = option.find(' ');
     given += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
   }
-  return (nodes <= 4 ? ssh + given + "\n" : "") + slurm + given;
+  const std::string first = nodes <= 4 ? ssh + given : "", second = nodes * gpus > 1 ? slurm + given : "";
+  return first + (first.empty() || second.empty() ? "" : "\n") + second;
 }
 
-// Returns the bytes of a checkpoint on the disk, and of those that stay. A checkpoint stores weights and moments in
-// fp32, whatever type they have in memory.
-std::string checkpoint_sizes(const Options& o, const ModelConfig& config) {
+// Returns the bytes of a checkpoint on the disk, and, if the run `saves` some by itself, of those that stay. A
+// checkpoint stores weights and moments in fp32, whatever type they have in memory.
+std::string checkpoint_sizes(const Options& o, const ModelConfig& config, bool saves) {
   const double numbers = double(config.parameters()) * double(std::size(kStateKinds)) -
                          (o.optimizer == "muon" ? LayerProjections(config).weights() : 0);  // they have one moment
   const double bytes = numbers * sizeof(float);
+  if (!saves) return format("about %s on the disk", human_bytes(uint64_t(bytes)).c_str());
   const std::string all = o.keep_checkpoints ? format("the newest %lld stay: %s", (long long)o.keep_checkpoints,
                                                       human_bytes(uint64_t(bytes * double(o.keep_checkpoints))).c_str())
                                              : "all of them stay";
@@ -146,38 +148,44 @@ void replay_modelled(Modelled& m) {
   }
 }
 
-// What a rank is, holds and sends.
-void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planner, Console& console) {
-  const Options& options = m.options;
-  console.heading(format("%lld node%s of %lld %s: a model of one step", (long long)options.nodes,
-                         options.nodes == 1 ? "" : "s", (long long)options.gpus_per_node, m.device.name.c_str()));
-  console.item("model",
-               format("%s: %s parameters", m.config.name.c_str(), human_count(double(m.config.parameters())).c_str()));
-  console.item("ranks", describe_mesh(m.mesh, options, m.config));
+void print_step(const Modelled& m, Console& console) {
   console.item("step", format("%s, %s", describe_step(m.settings, m.mesh).c_str(), dtype_name(m.settings.dtype)));
   if (is_auto(m.asked.global_batch))
     console.item("", format("global batch %s: the default; --global-batch N sets another",
                             counted(m.settings.G, "sequence").c_str()));
   console.item("activations",
                describe_activations(m.settings.activations, m.config, m.settings.fp8, m.mesh.tensor_degree));
+}
+
+// What a rank is, holds and sends.
+void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planner, Console& console) {
+  const Options& options = m.options;
+  console.heading(format("%lld node%s of %lld %s: a %s", (long long)options.nodes, options.nodes == 1 ? "" : "s",
+                         (long long)options.gpus_per_node, m.device.name.c_str(),
+                         options.trains() ? "model of one step" : "plan of memory"));
+  console.item("model",
+               format("%s: %s parameters", m.config.name.c_str(), human_count(double(m.config.parameters())).c_str()));
+  console.item("ranks", describe_mesh(m.mesh, options, m.config));
+  if (options.trains()) print_step(m, console);
   console.item("memory", plan.table());
   if (const std::string largest = planner.largest(plan); !largest.empty()) console.item("", largest);
   console.item("", planner.verdict(plan));
   if (const std::string narrow = planner.narrow(plan); !narrow.empty()) console.warning(narrow);
   if (!planner.limits().host_from.empty()) console.item("", planner.limits().host_from);
-  if (m.settings.saves(options)) {
+  if (options.trains()) {
+    const bool saves = m.settings.saves(options);
     console.item("checkpoints", describe_checkpoints(options, m.settings));
-    console.item("", checkpoint_sizes(options, m.config));
+    if (saves || options.checkpoint_on_signal) console.item("", checkpoint_sizes(options, m.config, saves));
   }
   if (!planner.fits(plan) && options.zero_stage < 3 && m.mesh.state_shards() > 1)
     console.item("",
                  format("--zero-stage 3 shards weights, gradients and moments over %d ranks", m.mesh.state_shards()));
-  if (!planner.fits(plan) && options.plan == "as-asked")
+  if (!planner.fits(plan) && options.plan == "as-asked" && options.trains())
     console.item(
         "",
         "--plan auto chooses of recompute, offload and micro-batch the fastest that fits, --plan mesh also the "
         "mesh");
-  console.item("sent", traffic_of(m.replayed, m.rates, m.options));
+  if (options.trains()) console.item("sent", traffic_of(m.replayed, m.rates, m.options));
   for (const std::string& remark : idle_options(m.asked, {options, m.settings, m.config, m.device, m.mesh}))
     console.item("", remark);
   if (const std::string unread = unread_options(m.asked); !unread.empty()) console.item("", unread);
@@ -219,20 +227,23 @@ void print_prediction(const Modelled& m, Console& console) {
 
 }  // namespace
 
-bool simulate(const Options& asked, Console& console) {
-  REQUIRE(!asked.eval_only && !asked.sample_only,
-          "--dry-run --nodes models a step of a training\n  leave out --%s, or --nodes",
-          asked.eval_only ? "eval-only" : "sample-only");
+bool simulate(const Options& given, Console& console) {
+  Options asked = given;
+  if (!asked.nodes) {
+    asked.nodes = 1;
+    if (!asked.gives("gpus-per-node")) asked.gpus_per_node = 1;
+  }
+  REQUIRE(asked.trains() || asked.trace.empty(), "--trace %s: it is of a step of a training", asked.trace.c_str());
   const DeviceInfo device = modelled_device(asked.gpu);
   const int ranks = int(asked.gpus_per_node), world = int(asked.nodes) * ranks;
   const ModelConfig config = open_model(asked).config;
   const MemoryLimits limits = MemoryLimits::elsewhere(asked, device, ranks);
-  ReplayRates rates = ReplayRates::of(device);
-  rates.ranks_per_node = ranks;
-  if (!is_auto(asked.network_bandwidth)) rates.set_network(asked.network_bandwidth * 1e9);
+  if (!limits.warning.empty()) console.warning(limits.warning);
+  const ReplayRates rates = rates_of(device, asked, ranks);
   Options options = asked;
-  if (asked.plan == "mesh") options = MeshSearch(asked, config, device, world, limits, rates).choose(console);
-  if (asked.plan == "auto")
+  if (asked.plan == "mesh" && asked.trains())
+    options = MeshSearch(asked, config, device, world, limits, rates).choose(console);
+  if (asked.plan == "auto" && asked.trains())
     options = Planner(asked, config, device, mesh_of(asked, world, 0), 0, limits).choose(console);
   const Mesh mesh = mesh_of(options, world, 0);
   const Planner planner(options, config, device, mesh, 0, limits);
@@ -240,11 +251,11 @@ bool simulate(const Options& asked, Console& console) {
   planner.plan_snapshot(options, settings);  // as a run would: Setup
   const MemoryPlan plan = plan_memory(config, trainer_settings(options, settings), mesh, device);
   Modelled modelled{asked, options, device, config, mesh, settings, rates};
-  replay_modelled(modelled);
+  if (options.trains()) replay_modelled(modelled);
   print_rank(modelled, plan, planner, console);
-  print_prediction(modelled, console);
+  if (options.trains()) print_prediction(modelled, console);
   if (!options.trace.empty()) console.item("trace", options.trace + ": open it in ui.perfetto.dev");
-  if (planner.fits(plan)) console.item("command", train_command(options));
-  else console.warning("it does not fit (see memory above): such a step cannot run");
+  if (!planner.fits(plan)) console.warning("it does not fit (see memory above): this cannot run");
+  else console.item("command", train_command(options));
   return planner.fits(plan);
 }

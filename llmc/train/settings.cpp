@@ -307,8 +307,8 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   s.sample_every = is_auto(o.sample_every) ? -1 : o.sample_every;
   const bool several = data_ranks * o.tensor_parallel_degree * o.context_parallel_degree > 1;
   s.checkpoint_minutes = is_auto(o.checkpoint_minutes) ? (several ? kMinutes : 0) : o.checkpoint_minutes;
-  // A copy for checkpoints that nobody asked for is planned only if there is room: Setup looks.
-  s.snapshot = o.checkpoint_async && (o.checkpoint_every || !is_auto(o.checkpoint_minutes)) && s.saves(o);
+  // A copy that nobody asked for by name is planned only if there is room: Setup looks.
+  s.snapshot = o.checkpoint_async && o.gives("checkpoint-async") && s.saves(o);
   const int64_t chunk = is_auto(o.head_chunk) ? default_head_chunk(s, o, config) : o.head_chunk;
   s.head_chunk = int((chunk + 127) / 128 * 128);
   REQUIRE(!o.tune_products || o.tuning == "auto",
