@@ -344,7 +344,8 @@ TrainerSettings trainer_settings(const Options& o, const RunSettings& s) {
   t.reduce_dtype = o.reduce_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.fp8 = s.fp8, t.fp8_stats = t.training ? o.fp8_stats : 0;
   t.activations = s.activations;
-  t.state.master = o.master_dtype == "bf16" ? DType::bf16 : DType::fp32;
+  // Without a training nothing is added to the weights of the products, which are the rounded masters.
+  t.state.master = o.master_dtype == "bf16" || (s.dtype == DType::bf16 && !t.training) ? DType::bf16 : DType::fp32;
   t.state.moments = o.moment_dtype == "bf16" ? DType::bf16 : DType::fp32;
   t.state.on_host = t.training && o.offload_optimizer;
   t.state.gradients_on_host = t.training && o.offload_gradients;
