@@ -196,7 +196,7 @@ test-fp8: ## 100 training steps in bf16 and each FP8 recipe, compared with PyTor
 	@$(PROBE) install test
 	@$(MAKE) DEVICE=cpu programs kernels tests
 	@dev/test/run --with fp8 $(folder) $(T)
-mutants: ## make the program wrong in 700 ways, one at a time: which check notices?  [T=word: some of them]
+mutants: ## make the program wrong in 700 ways, one at a time: which check notices?  [T=word: some of them; JOBS=2]
 	@$(PROBE) install test
 	@T='$(T)' dev/test/mutants/run
 test-tokenizer: ## ids and texts compared with the tokenizers library's, in an environment of its own (about 0.1 GB)
