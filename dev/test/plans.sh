@@ -155,6 +155,12 @@ check "published has the plan and the speed of a row: $plan, $tokens tokens/s" \
   grep -q "^+ torch.compile  .* norms  *${plan% GiB}  *[0-9.]*  *${tokens%.*}[0-9]* .*%" published.txt
 check "--plan auto names them, too" grep -q "(rates that no GPU has confirmed: links)" mesh.txt
 
+echo "-- what a small card trains, within its memory"
+cards=("$root/dev/bench/small_cards" --program "$train" --steps 4 --ours "--seq-len 64 --dtype bf16")
+"${cards[@]}" "tiny 40MiB" >cards.txt
+check "predicted, measured, planned and taken: $(tail -n 1 cards.txt)" grep -qE "^ *[0-9]+ +[0-9]+ +[0-9.]+ MiB +[0-9.]+ MiB  tiny 40MiB: --micro-batch" cards.txt
+check "what does not fit is an error" eval '! "${cards[@]}" "tiny 1MiB" >cards.txt && grep -q "tiny 1MiB: error: --plan auto: nothing of this fits" cards.txt'
+
 for n in 1 2; do
   sharing=$([ $n = 1 ] || echo --zero-stage 3)
   # shellcheck disable=SC2086  # words
