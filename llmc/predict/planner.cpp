@@ -171,7 +171,8 @@ PlanCandidate Planner::weighed() const {
   return way;
 }
 
-// Returns the way that needs the least of the host, of those that fit the device; if none does, the least of the device.
+// Returns the way that needs the least of the host, of those that fit the device; if none does, the least of the
+// device.
 PlanCandidate Planner::nearest() const {
   const auto lack = [&](const PlanCandidate& way) {
     return way.device > limits_.device ? std::pair(way.device, size_t(0)) : std::pair(size_t(0), on_host(way));
