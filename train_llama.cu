@@ -123,12 +123,14 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     consolidate(arguments, *resume);
     return 0;
   }
-  REQUIRE(command_line.plan != "mesh" || command_line.nodes || command_line.gives("gpu"),
+  const bool is_modelled = command_line.nodes || (command_line.dry_run && command_line.gives("gpu"));
+  REQUIRE(command_line.plan != "mesh" || is_modelled,
           "--plan mesh: it searches the meshes of a cluster that is not here\n  use it with --dry-run --nodes N, or "
           "--plan auto for these ranks");
-  if (command_line.nodes || (command_line.dry_run && command_line.gives("gpu"))) {
-    REQUIRE(command_line.dry_run && ranks.size == 1, "--nodes %lld: it is for --dry-run, by one process",
-            (long long)command_line.nodes);
+  if (is_modelled) {
+    REQUIRE(command_line.dry_run && ranks.size == 1, "--%s: it is for --dry-run, by one process",
+            command_line.nodes ? format("nodes %lld", (long long)command_line.nodes).c_str()
+                               : ("gpu " + command_line.gpu).c_str());
     Console console(true);
     return simulate(resume ? resume->newest_options(arguments) : command_line, console) ? 0
                                                                                         : int(ExitCode::does_not_fit);

@@ -6,9 +6,8 @@
 //
 // Takes train_llama's options and, of the model: --flops (of bf16 products), --fp8-flops (whatever shares a factor),
 // --attention-flops (backward as 5 products), --memory-bandwidth, --kernel-latency; a rank sends --node-bandwidth
-// within its node, and a hop takes --node-latency and --network-latency: bytes, FLOPs and seconds. --network-bandwidth
-// and
-// --host-bandwidth are train_llama's, in GB/s.
+// within its node, and a hop takes --node-latency and --network-latency: bytes, FLOPs and seconds. Two rates are
+// train_llama's options, in GB/s: --network-bandwidth and --host-bandwidth.
 #include <cstdio>
 #include <cstdlib>
 #include <map>

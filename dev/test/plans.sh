@@ -58,9 +58,13 @@ for n in 1 2; do
   check "  with the way out" grep -q "ulimit -l" refused
 done
 check "  and no folder" eval '[ ! -e unpinned ]'
+"$train" --dry-run "${short[@]}" --gpu H100 --plan mesh >mesh-here.txt
+check "--plan mesh is for what is not here, such as a GPU" grep -q "^--plan mesh: " mesh-here.txt
+refused "  and for no training" "--plan mesh: it searches the meshes of a cluster that is not here" "$train" "${short[@]}" --gpu H100 --plan mesh
+refused "a GPU that is not here is for one process" "--gpu H100: it is for --dry-run, by one process" ranks 2 "$train" --dry-run "${short[@]}" --gpu H100
 refused "a horizon of no block" "--activation-loading-horizon" "$train" "${short[@]}" --activation-offload input --activation-loading-horizon 0
 for size in 80GX GiB -5 80GiBs 0 80; do
-  refused "a limit of $size" "--memory-limit" "$train" "${short[@]}" --memory-limit=$size
+  refused "a limit of $size" "--memory-limit $size: expected a size with its unit" "$train" "${short[@]}" --memory-limit=$size
 done
 
 echo "-- what is chosen"

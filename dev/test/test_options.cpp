@@ -97,7 +97,7 @@ TEST_CASE("options that change nothing get a remark, and no others do") {
            {"--prefetch 2 --offload-weights", ""},
            {"--tensor-parallel-overlap 1", "--tensor-parallel-overlap changes nothing: --tensor-parallel-degree is 1",
             2},
-           {"--gpu A100", "--gpu changes nothing: it is for --dry-run with --nodes or --gpu"},
+           {"--gpu A100", "--gpu changes nothing: it is for --dry-run"},
            {"--gpu A100 --nodes 1 --dry-run", ""},
            {"--fp8-head backward --fp8 tensorwise --dtype bf16", ""},
            {"--fp8-head backward --fp8 tensorwise --dtype bf16 --eval-only",

@@ -84,7 +84,7 @@
   X("Checkpoints", Real, run, checkpoint_minutes, kAuto, "[0, 1e6]", "minutes after which the next checkpoint is due, and one at the end (auto: 30 on several ranks, else 0; 0: only by --checkpoint-every)", "trains") \
   X("Checkpoints", Switch, run, checkpoint_on_signal, true, "", "asked to stop (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), or at a step that is not finite: save one, then end", "trains") \
   X("Checkpoints", Real, start, stop_after, 0.0, "[0, 1e6]", "hours from the program's start after which the run ends as it does when it is asked to stop (0: never)", "trains") \
-  X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on", "trains checkpoints") \
+  X("Checkpoints", Switch, run, checkpoint_async, true, "", "write from a copy in the host's memory while training goes on (if it has room for one; on the command line: in any case)", "trains checkpoints") \
   X("Checkpoints", Switch, run, checkpoint_verify, false, "", "read each file of a checkpoint back from the disk, before an older checkpoint is removed", "trains checkpoints") \
   X("Checkpoints", Count, run, keep_checkpoints, 3, "[0, inf)", "how many stay, the newest ones (0: all)", "trains") \
   X("Checkpoints", Count, run, verify_every, 0, "[0, inf)", "steps between verifications: ranks compare what they hold twice, and compute a micro-batch of each other again; a wrong GPU ends the run (0: never)", "trains") \

@@ -399,9 +399,7 @@ Options parse_options(const std::vector<std::string>& arguments, const Json* sav
   if (saved) apply_config(options, *saved, Scope::run);
   for (const Given& it : given) {
     if (it.info->name != "config") continue;
-    const Json config = Json::read(it.value);
-    apply_config(options, config);
-    for (const auto& [key, _] : config.items()) options.given.push_back(spelled(key));
+    apply_config(options, Json::read(it.value));
   }
   // A length on the command line replaces a different length of the file.
   const auto is_length = [](const Given& it) {
@@ -544,13 +542,26 @@ std::string options_markdown() {
   return text;
 }
 
-std::vector<std::string> changed_options(const Options& options, const Options& since) {
-  std::vector<std::string> changed;
+// Returns "lr 0.0003" for each option that `counts`.
+template <class Counts>
+static std::vector<std::string> options_that(const Options& options, const Counts& counts) {
+  std::vector<std::string> list;
   for (const OptionInfo& info : table()) {
     const std::string value = text_of(options, info);
-    if (value != text_of(since, info)) changed.push_back(info.name + " " + (value.empty() ? "\"\"" : value));
+    if (counts(info, value)) list.push_back(info.name + " " + (value.empty() ? "\"\"" : value));
   }
-  return changed;
+  return list;
+}
+
+std::vector<std::string> changed_options(const Options& options, const Options& since) {
+  return options_that(options,
+                      [&](const OptionInfo& info, const std::string& value) { return value != text_of(since, info); });
+}
+
+std::vector<std::string> asked_options(const Options& options) {
+  return options_that(options, [&](const OptionInfo& info, const std::string& value) {
+    return value != default_of(info) || options.gives(info.name);
+  });
 }
 
 bool Options::operator==(const Options& other) const { return changed_options(*this, other).empty(); }

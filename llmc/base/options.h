@@ -39,8 +39,8 @@ struct Options {
   OPTION_TABLE(OPTION_FIELD)
 #undef OPTION_FIELD
 
-  // The names of those that the command line and its config file give, as "zero-stage": values that nobody may choose
-  // otherwise, even if they are the default.
+  // The names of those that the command line gives, as "zero-stage". --plan leaves them as they are, even if they are
+  // the default. (A config file may be that of another run, which has all options.)
   std::vector<std::string> given;
 
   bool trains() const { return !sample_only && !eval_only; }
@@ -78,7 +78,9 @@ std::string options_markdown();
 
 // Returns "lr 0.0003" for each option whose value differs from that in `since`, in the table's order.
 std::vector<std::string> changed_options(const Options& options, const Options& since = Options());
-// Returns the same in one line, in the syntax of the command line.
+// Returns the same of those that were given, or are not the default.
+std::vector<std::string> asked_options(const Options& options);
+// Returns the former in one line, in the syntax of the command line.
 std::string changed_options_line(const Options& options, const Options& since = Options());
 
 // Returns lines such as "--fp8-skip changes nothing: --fp8 is off", for the options that are not at their default but

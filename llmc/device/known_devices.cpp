@@ -95,10 +95,10 @@ void set_known_rates(DeviceInfo& info) {
 DeviceInfo modelled_device(const std::string& name) {
   if (name == "auto") return modelled_device("H100");
   const std::string wanted = plain_name(name);
-  std::vector<std::string> names;
+  std::vector<std::string> names;  // plain ones
   for (const Modelled& m : kModelled) {
-    names.push_back(m.name);
-    if (wanted != plain_name(m.name) && wanted != plain_name(m.whole_name)) continue;
+    names.push_back(plain_name(m.name));
+    if (wanted != names.back() && wanted != plain_name(m.whole_name)) continue;
     DeviceInfo info;
     info.name = m.whole_name;
     info.gpu = info.wide_rows = true;
@@ -109,9 +109,11 @@ DeviceInfo modelled_device(const std::string& name) {
     set_known_rates(info);
     return info;
   }
-  std::string known;
-  for (const std::string& one : names) known += " " + one;
-  const std::string near = nearest(name, names);
+  std::string known, near = nearest(wanted, names);
+  for (const Modelled& m : kModelled) {
+    known += std::string(" ") + m.name;
+    if (near == plain_name(m.name)) near = m.name;
+  }
   fail(
       "--gpu %s: no GPU of this name is known%s\n  choose one of:%s; for one with another memory its kind and "
       "--memory-limit, such as --gpu A100 --memory-limit 39GiB",

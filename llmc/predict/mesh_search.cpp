@@ -14,9 +14,9 @@ constexpr int kMostContext = 16;
 constexpr int kFewestTokens = 1024;  // of a sequence on a rank
 constexpr size_t kRows = 8;          // of the table
 
-// The degrees to try: the user's own, if it is not 1.
-std::vector<int> degrees(int64_t asked, int most, bool powers) {
-  if (asked != 1) return {int(asked)};
+// The degrees to try: the user's own, if it was asked for.
+std::vector<int> degrees(const Options& options, const char* name, int64_t degree, int most, bool powers) {
+  if (degree != 1 || options.gives(name)) return {int(degree)};
   std::vector<int> all;
   for (int degree = 1; degree <= most; ++degree)
     if (powers ? (degree & (degree - 1)) == 0 : most % degree == 0) all.push_back(degree);
@@ -30,14 +30,16 @@ std::vector<Options> sharding_ways(const Options& from, int data_ranks, int cont
     ways.push_back(from);
     ways.back().zero_stage = stage, ways.back().hybrid_shard_degree = shard;
   };
-  if (from.hybrid_shard_degree == 0 && data_ranks * context == 1) {
+  const bool stage_asked = from.zero_stage || from.gives("zero-stage"),
+             degree_asked = from.hybrid_shard_degree || from.gives("hybrid-shard-degree");
+  if (!from.hybrid_shard_degree && data_ranks * context == 1) {
     add(from.zero_stage, 0);
     return ways;
   }
-  for (const int64_t stage : {3, 2, 1}) {
-    if (from.zero_stage && from.zero_stage != stage) continue;
+  for (const int64_t stage : {3, 2, 1, 0}) {
+    if (stage_asked ? from.zero_stage != stage : stage == 0) continue;
     add(stage, from.hybrid_shard_degree);
-    if (stage != 3 || from.hybrid_shard_degree) continue;
+    if (stage != 3 || degree_asked) continue;
     for (int shard = data_ranks / 2; shard > 1 && shard >= least && data_ranks % shard == 0; shard /= 2)
       add(stage, shard);
   }
@@ -65,8 +67,10 @@ MeshSearch::MeshSearch(const Options& asked, const ModelConfig& config, const De
   const RunSettings settings = resolve_settings(asked_, config, device, 1, 0);
   const int64_t most_together = std::max({int64_t(1), int64_t(settings.T / kFewestTokens), 4 * world / settings.G,
                                           asked.tensor_parallel_degree * asked.context_parallel_degree});
-  for (const int tensor : degrees(asked.tensor_parallel_degree, std::min(node, world), false))
-    for (const int context : degrees(asked.context_parallel_degree, kMostContext, true)) {
+  for (const int tensor :
+       degrees(asked, "tensor-parallel-degree", asked.tensor_parallel_degree, std::min(node, world), false))
+    for (const int context :
+         degrees(asked, "context-parallel-degree", asked.context_parallel_degree, kMostContext, true)) {
       const int together = tensor * context;
       if (world % together || together > most_together) continue;
       Options options = asked_;
@@ -95,7 +99,9 @@ void MeshSearch::sort() {
 
 // Weighs the fastest ways again, with weights that are gathered in FP8. Those that gain nothing stay as they are.
 void MeshSearch::weigh_fp8_gathers() {
-  if (asked_.fp8_all_gather || (asked_.fp8 != "tensorwise" && asked_.fp8 != "delayed")) return;
+  if (asked_.fp8_all_gather || asked_.gives("fp8-all-gather") ||
+      (asked_.fp8 != "tensorwise" && asked_.fp8 != "delayed"))
+    return;
   for (size_t i = 0; i < std::min(2 * kRows, fitting_.size()); ++i) {
     const Way& way = fitting_[i];
     if (way.mesh.state_shards() == 1 || !way.plan.options.zero_stage) continue;

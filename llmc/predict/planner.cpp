@@ -27,17 +27,22 @@ constexpr int64_t kMostTokens = 32768;
 std::vector<Options> activation_ways(const Options& from) {
   const bool recompute_asked = from.recompute != "none" || from.gives("recompute"),
              offload_asked = from.activation_offload != "none" || from.gives("activation-offload");
+  if (recompute_asked && offload_asked) return {from};
+  std::vector<Options> ways;
+  const auto add = [&](const char* recompute, const char* offload) {
+    ways.push_back(from);
+    if (!recompute_asked) ways.back().recompute = recompute;
+    if (!offload_asked) ways.back().activation_offload = offload;
+  };
+  if (recompute_asked || offload_asked) {  // each value of the other one
+    add("none", "none"), add("norms", "input"), add("mlp", "attention"), add("block", "all");
+    return ways;
+  }
   constexpr const char* kWays[][2] = {{"none", "none"},       {"norms", "none"},    {"mlp", "none"},
                                       {"norms", "attention"}, {"mlp", "attention"}, {"mlp", "all"},
                                       {"block", "none"},      {"block", "input"}};
-  std::vector<Options> ways;
-  for (const auto& [recompute, offload] : kWays) {
-    if ((recompute_asked && from.recompute != recompute) || (offload_asked && from.activation_offload != offload))
-      continue;
-    ways.push_back(from);
-    ways.back().recompute = recompute, ways.back().activation_offload = offload;
-  }
-  return ways.empty() ? std::vector{from} : ways;
+  for (const auto& [recompute, offload] : kWays) add(recompute, offload);
+  return ways;
 }
 
 // Ways to keep parts of the state on the host, of which the user may have asked for some, or for none.
@@ -171,34 +176,36 @@ PlanCandidate Planner::weighed() const {
   return way;
 }
 
+// Returns each way with the largest micro-batch that fits.
+std::vector<PlanCandidate> Planner::all_ways() const {
+  std::vector<PlanCandidate> ways;
+  for (const Options& state : state_ways(options_))
+    for (const Options& activations : activation_ways(state)) ways.push_back(largest_that_fits(activations));
+  return ways;
+}
+
 // Returns the way that needs the least of the host, of those that fit the device; if none does, the least of the
 // device.
-PlanCandidate Planner::nearest() const {
+PlanCandidate Planner::nearest(const std::vector<PlanCandidate>& ways) const {
   const auto lack = [&](const PlanCandidate& way) {
     return way.device > limits_.device ? std::pair(way.device, size_t(0)) : std::pair(size_t(0), on_host(way));
   };
-  std::optional<PlanCandidate> nearest;
-  for (const Options& state : state_ways(options_))
-    for (const Options& activations : activation_ways(state))
-      if (const PlanCandidate way = largest_that_fits(activations); !nearest || lack(way) < lack(*nearest))
-        nearest = way;
-  return *nearest;
+  return *std::ranges::min_element(ways, {}, lack);
 }
 
 PlanCandidate Planner::fastest() const {
+  const std::vector<PlanCandidate> ways = all_ways();
   std::vector<PlanCandidate> fitting;
-  for (const Options& state : state_ways(options_))
-    for (const Options& activations : activation_ways(state)) {
-      PlanCandidate way = largest_that_fits(activations);
-      // With as large a micro-batch, and less to recompute and to send, `other` is at least as fast.
-      const auto is_as_fast = [&](const PlanCandidate& other) {
-        return other.options.micro_batch >= way.options.micro_batch && plainer(other.options, way.options);
-      };
-      if (!fits(way) || std::any_of(fitting.begin(), fitting.end(), is_as_fast)) continue;
-      predict(way);
-      fitting.push_back(way);
-    }
-  if (fitting.empty()) return nearest();
+  for (PlanCandidate way : ways) {
+    // With as large a micro-batch, and less to recompute and to send, `other` is at least as fast.
+    const auto is_as_fast = [&](const PlanCandidate& other) {
+      return other.options.micro_batch >= way.options.micro_batch && plainer(other.options, way.options);
+    };
+    if (!fits(way) || std::any_of(fitting.begin(), fitting.end(), is_as_fast)) continue;
+    predict(way);
+    fitting.push_back(way);
+  }
+  if (fitting.empty()) return nearest(ways);
   return *std::max_element(fitting.begin(), fitting.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
     return a.tokens_per_second < b.tokens_per_second;
   });
@@ -262,20 +269,25 @@ Options Planner::choose(Console& console) const {
 
 // Says what the way that is nearest to fitting would need, and what it would with a state of fewer bytes.
 std::string Planner::nothing_fits() const {
-  std::vector<PlanCandidate> ways = {nearest()};
+  std::vector<PlanCandidate> ways = {nearest(all_ways())};
+  std::vector<Options> tried = {options_};
   const auto add = [&](auto change) {
     Options options = options_;
     change(options);
+    const auto same = [&](const Options& other) { return other == options; };
+    if (std::ranges::any_of(tried, same)) return;
+    tried.push_back(options);
     const Planner smaller(options, config_, device_, mesh_, data_tokens_, limits_, rates_);
-    if (options != options_) ways.push_back(smaller.nearest());
+    ways.push_back(smaller.nearest(smaller.all_ways()));
   };
   const bool bf16 = settings_of(options_).dtype == DType::bf16;
   const auto narrow = [&](Options& o) { o.moment_dtype = "bf16", o.master_dtype = bf16 ? "bf16" : "fp32"; };
   const auto muon = [](Options& o) { o.optimizer = "muon"; };
   add(narrow), add(muon), add([&](Options& o) { narrow(o), muon(o); });
   std::string text =
-      format("--plan auto: nothing of this fits %s of the device and %s of the host\n  a rank would need",
-             human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str());
+      format("--plan auto: nothing of this fits %s of the device and %s of the host%s\n  a rank would need",
+             human_bytes(limits_.device).c_str(), human_bytes(limits_.host).c_str(),
+             limits_.ranks_on_node == 1 ? "" : format(", for %d ranks", limits_.ranks_on_node).c_str());
   for (const PlanCandidate& way : ways) text += needs_line(way);
   return text +
          "\n  bf16 moments and masters change the training's numbers, and Muon changes the training"

@@ -92,7 +92,8 @@ class Planner {
   size_t on_host(const PlanCandidate& way) const;  // bytes of the whole node
   std::vector<int> micro_batch_sizes() const;
   PlanCandidate largest_that_fits(Options options) const;
-  PlanCandidate nearest() const;
+  std::vector<PlanCandidate> all_ways() const;
+  PlanCandidate nearest(const std::vector<PlanCandidate>& ways) const;
   std::vector<PlanCandidate> weigh_all() const;
   std::vector<PlanCandidate> savings() const;
   std::string words(const Options& options) const;

@@ -27,10 +27,11 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"chat", o.chat, "--chat is off"},
       {"temperature", o.temperature > 0, "--temperature is 0"},
       {"computes", !o.dry_run, "a dry run computes nothing"},
-      {"nodes", o.nodes > 0, "it is for --dry-run with --nodes or --gpu"},
+      {"nodes", o.nodes > 0, "it is for --dry-run"},
       {"network", o.nodes > 1 || (o.nodes == 0 && o.plan == "auto"),
        "it is for predictions of several nodes: --dry-run --nodes, --plan auto"},
-      {"predicts", o.nodes > 0 || o.plan == "auto", "it is for predictions: --dry-run --nodes, --plan auto"},
+      {"predicts", o.nodes > 0 || o.plan == "auto",
+       "it is for predictions: --dry-run with --nodes or --gpu, --plan auto"},
       {"random-weights", !run.loads_weights, "the weights are loaded"},
       {"documents", o.packed_documents, "--packed-documents is off"},
       {"checkpoints", s.saves(o), "no checkpoints are saved"},
@@ -80,6 +81,7 @@ std::string unread_options(const Options& given) {
     const std::string name = option.substr(0, option.find(' ')), group = group_of(name);
     const bool in_group = std::count(std::begin(kGroups), std::end(kGroups), group) &&
                           !std::count(std::begin(kRead), std::end(kRead), name);
+    if (given.sample_only && name == "sample-tokens") continue;
     if (in_group || kNames.find(" " + name + " ") != kNames.npos) list += (list.empty() ? "--" : ", --") + name;
   }
   return list.empty()

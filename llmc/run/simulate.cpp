@@ -1,6 +1,7 @@
 #include "llmc/run/simulate.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "llmc/base/error.h"
 #include "llmc/base/text.h"
@@ -63,7 +64,7 @@ std::string waits_of(const Replay& step, const Options& o) {
 }
 
 // Returns the command that runs with these options on such nodes: by Slurm, and for few nodes first by ssh.
-std::string train_command(Options options) {
+std::string train_command(const Options& options) {
   const int64_t nodes = options.nodes, gpus = options.gpus_per_node;
   const std::string slurm =
       format("sbatch --nodes %lld --gpus-per-node %lld scripts/train.sbatch", (long long)nodes, (long long)gpus);
@@ -72,13 +73,12 @@ std::string train_command(Options options) {
   for (int64_t node = 1; nodes > 1 && node <= nodes; ++node)
     ssh += format("%snode%lld:%lld", node == 1 ? " --hosts " : ",", (long long)node, (long long)gpus);
   std::string given;
-  const Options defaults;
-  options.dry_run = false, options.nodes = defaults.nodes, options.gpus_per_node = defaults.gpus_per_node;
-  options.gpu = defaults.gpu, options.plan = defaults.plan, options.trace = defaults.trace;
-  options.network_bandwidth = defaults.network_bandwidth, options.host_bandwidth = defaults.host_bandwidth;
-  for (const std::string& option : changed_options(options)) {  // "memory-limit 1GiB"
-    const size_t space = option.find(' ');
-    given += " --" + option.substr(0, space) + " " + shell_quoted(option.substr(space + 1));
+  constexpr std::string_view kOfModels =
+      " dry-run nodes gpus-per-node gpu plan trace network-bandwidth host-bandwidth ";
+  for (const std::string& option : asked_options(options)) {  // "memory-limit 1GiB"
+    const std::string name = option.substr(0, option.find(' '));
+    if (kOfModels.find(" " + name + " ") == kOfModels.npos)
+      given += " --" + name + " " + shell_quoted(option.substr(name.size() + 1));
   }
   const std::string first = nodes <= 4 ? ssh + given : "", second = nodes * gpus > 1 ? slurm + given : "";
   return first + (first.empty() || second.empty() ? "" : "\n") + second;
@@ -248,7 +248,9 @@ bool simulate(const Options& given, Console& console) {
   const Mesh mesh = mesh_of(options, world, 0);
   const Planner planner(options, config, device, mesh, 0, limits);
   RunSettings settings = resolve_settings(options, config, device, mesh.data_degree(), 0);
-  planner.plan_snapshot(options, settings);  // as a run would: Setup
+  planner.plan_snapshot(options, settings);             // as a run would: Setup
+  if (options.sample_only && is_auto(options.seq_len))  // a prompt of one token, and what follows: choose_context
+    settings.context_length = int(std::min<int64_t>(1 + options.sample_tokens, config.max_positions));
   const MemoryPlan plan = plan_memory(config, trainer_settings(options, settings), mesh, device);
   Modelled modelled{asked, options, device, config, mesh, settings, rates};
   if (options.trains()) replay_modelled(modelled);

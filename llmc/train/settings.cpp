@@ -249,8 +249,7 @@ std::string describe_muon(const RunSettings& s, const Options& o, const ModelCon
   const char* const low = original && is_auto(o.muon_lr) ? " (that of --lr; with this scale 0.02 is usual)" : "";
   return format(
       "Muon for the matrices of %s, %s of %s parameters: learning rate %g%s, weight decay %g, updates %s; AdamW for "
-      "all "
-      "other weights",
+      "all other weights",
       counted(config.L, "block").c_str(), human_count(LayerProjections(config).weights()).c_str(),
       human_count(double(config.parameters())).c_str(), muon_rate(s, o), low, muon_decay(o),
       original ? "times sqrt(max(1, rows / columns)) (original)" : "about as large as AdamW's (match-rms)");
