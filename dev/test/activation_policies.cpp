@@ -29,8 +29,8 @@ ModelConfig small(const std::string& family) {
   fail("no small model of %s", family.c_str());
 }
 
-// What is in the host's memory between a block's uses.
-enum class OnHost { nothing, weights, weights_and_state };
+// What becomes of a block's weights and state between its uses. fp8_on_use: its FP8 operands are made again.
+enum class Kept { on_device, fp8_on_use, weights_on_host, all_on_host };
 
 struct Combination {
   Recompute recompute;
@@ -39,7 +39,7 @@ struct Combination {
   int horizon;
   std::string precision;  // fp32, bf16, or FP8's recipe
   std::string family = "llama";
-  OnHost on_host = OnHost::nothing;
+  Kept kept = Kept::on_device;
   int stage = 0;
   bool graphs = false;
 
@@ -49,17 +49,18 @@ struct Combination {
   std::string name() const {
     const char* const recomputes[] = {"none", "norms", "mlp", "block"};
     const char* const offloads[] = {"none", "input", "attention", "all"};
-    const char* const hosts[] = {"", ", weights on the host", ", weights and state on the host"};
+    const char* const keeps[] = {"", ", FP8 weights on use", ", weights on the host",
+                                 ", weights and state on the host"};
     return format("%-9s %-16s stage %d --recompute %-5s of every %d --activation-offload %-9s horizon %d%s%s",
                   family.c_str(), precision.c_str(), stage, recomputes[int(recompute)], every, offloads[int(offload)],
-                  horizon, hosts[int(on_host)], graphs ? ", graphs" : "");
+                  horizon, keeps[int(kept)], graphs ? ", graphs" : "");
   }
   // The one whose bits this one must have.
   Combination plain() const { return {Recompute::none, 1, Offload::none, 2, precision, family, {}, stage}; }
   std::vector<int> settings() const {
     const std::hash<std::string> hash;
-    return {int(recompute),    every,        int(offload), horizon, int(hash(precision)),
-            int(hash(family)), int(on_host), stage,        graphs};
+    return {int(recompute),    every,     int(offload), horizon, int(hash(precision)),
+            int(hash(family)), int(kept), stage,        graphs};
   }
 };
 
@@ -79,15 +80,15 @@ std::vector<Combination> every(const std::vector<std::string>& precisions, const
 
 // Returns `all`, each with all ways to keep the state, or if they are `few` each with one of them in turn.
 std::vector<Combination> with_states(const std::vector<Combination>& all, const std::vector<int>& stages, bool few) {
-  std::vector<std::tuple<OnHost, int, bool>> states;
-  for (const OnHost on_host : {OnHost::nothing, OnHost::weights, OnHost::weights_and_state})
+  std::vector<std::tuple<Kept, int, bool>> states;
+  for (const Kept kept : {Kept::on_device, Kept::fp8_on_use, Kept::weights_on_host, Kept::all_on_host})
     for (const int stage : stages)
-      for (const bool graphs : {false, true}) states.push_back({on_host, stage, graphs});
+      for (const bool graphs : {false, true}) states.push_back({kept, stage, graphs});
   std::vector<Combination> some;
   for (size_t i = 0; i < all.size(); ++i)
     for (size_t k = 0; k < (few ? 1 : states.size()); ++k) {
       some.push_back(all[i]);
-      std::tie(some.back().on_host, some.back().stage, some.back().graphs) = states[(i + k) % states.size()];
+      std::tie(some.back().kept, some.back().stage, some.back().graphs) = states[(i + k) % states.size()];
     }
   return some;
 }
@@ -186,8 +187,9 @@ TrainerSettings settings_of(const Combination& c) {
   TrainerSettings settings = settings_in(c.precision, small(c.family));
   settings.zero_stage = c.stage, settings.graphs = c.graphs;
   settings.activations = {c.recompute, c.every, c.offload, c.horizon, true};
-  settings.state.weights_on_host = c.on_host != OnHost::nothing;
-  settings.state.on_host = settings.state.gradients_on_host = c.on_host == OnHost::weights_and_state;
+  settings.fp8.weights_on_use = c.kept == Kept::fp8_on_use;
+  settings.state.weights_on_host = c.kept >= Kept::weights_on_host;
+  settings.state.on_host = settings.state.gradients_on_host = c.kept == Kept::all_on_host;
   settings.state.chunk = 1024;  // less than any unit has
   return settings;
 }

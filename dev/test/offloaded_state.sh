@@ -29,6 +29,12 @@ for recipe in tensorwise delayed rowwise; do
   run $recipe-0 2 --fp8 $recipe --zero-stage 0
   run $recipe-0-weights 2 --fp8 $recipe --zero-stage 0 --offload-weights
   check "weights alone, $recipe, on two ranks that each keep all" same $recipe-0 $recipe-0-weights
+  run $recipe-use 1 --fp8 $recipe --fp8-weights on-use --cuda-graphs
+  check "FP8 weights on use, $recipe, with graphs" same $recipe $recipe-use
+  run $recipe-1-use 2 --fp8 $recipe --fp8-weights on-use --zero-stage 1
+  check "FP8 weights on use, $recipe, on two ranks that share the state" same $recipe-0 $recipe-1-use
+  run $recipe-0-use 2 --fp8 $recipe --fp8-weights on-use --zero-stage 0 --offload-weights
+  check "FP8 weights on use, $recipe, from the host" same $recipe-0 $recipe-0-use
   run $recipe-3 2 --fp8 $recipe --zero-stage 3
   run $recipe-3-weights 2 --fp8 $recipe --zero-stage 3 --offload-weights
   check "weights alone, $recipe, on two ranks" same $recipe-3 $recipe-3-weights
@@ -47,6 +53,8 @@ for way in "1" "1 --fp8 tensorwise" "2 --zero-stage 3" "2 --zero-stage 3 --fp8 d
   measured host $way --offload-weights
   check "measures and samples: $way" cmp "$scratch/there.measured" "$scratch/host.measured"
 done
+kept() { sed -n "s/^ *\(memory \)\? *FP8 weights  *//p" "$scratch/$1.txt"; }
+check "  of all blocks: $(kept tensorwise), of one: $(kept tensorwise-use)" [ "$(kept tensorwise)" != "$(kept tensorwise-use)" ]
 check "  the loss" grep -q "held-out loss" "$scratch/host.measured"
 check "  and a text" [ "$(wc -l <"$scratch/host.measured")" -ge 2 ]
 resume offloaded-on 1 "$(checkpoint plain 3)" --offload-optimizer

@@ -124,6 +124,7 @@
   X("Precision", Choice, run, fp8_pow2_scales, "auto", "auto|on|off", "round scales down to powers of two (auto: where a tensor has several)") \
   X("Precision", Text, run, fp8_skip, "", "NAMES", "products that stay in bf16: down_proj,first=2,last=1 or any part of a weight's name; *") \
   X("Precision", Choice, run, fp8_head, "off", "off|backward|on", "products of the head in FP8, with one scale for each operand: those of backward, or all", "fp8-head") \
+  X("Precision", Choice, run, fp8_weights, "kept", "kept|on-use", "FP8 copies of the blocks' weights: kept beside the bf16 ones, or made where a block computes, each time: less memory, more time", "fp8 fp8-kept") \
   X("Precision", Count, run, fp8_history, 1024, "[1, 65536]", "delayed: steps whose largest numbers are remembered") \
   X("Precision", Choice, run, fp8_amax, "max", "max|latest", "delayed: which of them the scale follows") \
   X("Precision", Count, run, fp8_margin, 0, "[0, 32]", "delayed: powers of two that the scale stays below") \

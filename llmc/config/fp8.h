@@ -49,6 +49,9 @@ struct Fp8Settings {
   // all_gather: sharded weights travel in FP8, with scales that all ranks agree on. precompute_scales: the ranks agree
   // on all scales of a step at once, after the update; otherwise on those of a unit when it is gathered.
   bool all_gather = false, precompute_scales = true;
+  // True if a block's weights are quantized wherever it computes, into memory that all blocks share; otherwise what was
+  // made stays until the weights change.
+  bool weights_on_use = false;
 
   bool on() const { return recipe != Fp8Recipe::off; }
   bool delayed() const { return recipe == Fp8Recipe::delayed; }

@@ -1,5 +1,6 @@
 // The weights of products in FP8. Each has two operands: W for forward and Wᵀ for dgrad. They are kept for as many
-// blocks as whole weights are kept, and are made again, all those of a block together, when the weights change.
+// blocks as whole weights are kept, and are made again, all those of a block together, when the weights change. On use
+// (weights_on_use) all blocks share the place of one, and each makes its operands anew in forward and in backward.
 //
 // A block that is whole in bf16 is quantized on the compute stream. A block whose projections are all in FP8 may be
 // gathered as bytes instead (torchtitan's FSDP with tensorwise scales), half of what bf16 takes. Each rank quantizes
@@ -61,9 +62,10 @@ class Fp8Weights {
   // Returns the weights that are not quantized of a block that was gathered as bytes: (n, widest), a row
   // for each, as UnitTensors takes them.
   Tensor unquantized(int layer) const { return unquantized_->at(layer); }
-  // Makes the operands of a block from its weights or from the gathered bytes, for which compute must have waited.
-  // Blocks that take slots in turn have one place for their operands, which is then this block's.
+  // Makes the operands of a block from its weights or from the gathered bytes, for which compute must have waited. If
+  // blocks share the place for their operands, it is then this block's.
   void make_operands(int layer);
+  bool shares_place(int layer) const { return operand_slot(layer) == 0; }
   // Returns an empty weight for a product that is not in FP8.
   QuantizedWeight get(const LayerProjection& p) const;
 
@@ -108,9 +110,11 @@ class Fp8Weights {
       f(layer, end - layer, placed(layer));
     }
   }
-  // Blocks whose weights are whole have operands of their own. The others share one place, because compute makes the
-  // operands where it uses them.
-  int operand_slot(int layer) const { return !in_turn_ || !placed(layer).needs_slot() ? 1 + layer : 0; }
+  // Blocks whose weights are whole have operands of their own, unless they are made on use. The others share one place,
+  // because compute makes the operands where it uses them.
+  int operand_slot(int layer) const {
+    return settings_.weights_on_use || (in_turn_ && placed(layer).needs_slot()) ? 0 : 1 + layer;
+  }
   // The scales of all blocks are agreed on, and their bytes made, right after an update.
   bool precomputes() const { return settings_.precompute_scales && !on_host_; }
   Tensor gathered(int layer) const;

@@ -117,8 +117,9 @@ UnitTensors ParameterStore::get(int unit) {
   u.waited = true;
   if (fp8_ && u.layer >= 0 && !u.operands_current) {
     fp8_->make_operands(u.layer);
-    if (u.slot >= 0)  // blocks that take slots in turn have one place for their operands
-      for (UnitWeights& other : units_) other.operands_current = other.operands_current && other.slot < 0;
+    if (fp8_->shares_place(u.layer))
+      for (UnitWeights& other : units_)
+        if (other.layer >= 0 && fp8_->shares_place(other.layer)) other.operands_current = false;
   }
   u.operands_current = true;
   return {layout_, unit, u.whole, u.unquantized};

@@ -64,7 +64,7 @@ bool plainer(const Options& a, const Options& b) {
   return recompute_named(a.recompute) <= recompute_named(b.recompute) &&
          offload_named(a.activation_offload) <= offload_named(b.activation_offload) &&
          a.offload_optimizer <= b.offload_optimizer && a.offload_gradients <= b.offload_gradients &&
-         a.offload_weights <= b.offload_weights;
+         a.offload_weights <= b.offload_weights && (a.fp8_weights == b.fp8_weights || a.fp8_weights == "kept");
 }
 
 }  // namespace
@@ -176,11 +176,24 @@ PlanCandidate Planner::weighed() const {
   return way;
 }
 
+// Returns the ways to keep the state, each with all ways to keep activations.
+std::vector<Options> Planner::option_ways() const {
+  std::vector<Options> states = state_ways(options_), ways;
+  const bool fp8_asked = options_.fp8_weights != "kept" || options_.gives("fp8-weights");
+  for (size_t i = 0, count = states.size(); options_.fp8 != "off" && !fp8_asked && i < count; ++i)
+    if (options_.zero_stage < 3 || mesh_.state_shards() == 1 || states[i].offload_weights) {
+      states.push_back(states[i]);
+      states.back().fp8_weights = "on-use";
+    }
+  for (const Options& state : states)
+    for (const Options& activations : activation_ways(state)) ways.push_back(activations);
+  return ways;
+}
+
 // Returns each way with the largest micro-batch that fits.
 std::vector<PlanCandidate> Planner::all_ways() const {
   std::vector<PlanCandidate> ways;
-  for (const Options& state : state_ways(options_))
-    for (const Options& activations : activation_ways(state)) ways.push_back(largest_that_fits(activations));
+  for (const Options& options : option_ways()) ways.push_back(largest_that_fits(options));
   return ways;
 }
 
@@ -215,13 +228,12 @@ PlanCandidate Planner::fastest() const {
 std::vector<PlanCandidate> Planner::weigh_all() const {
   const int B = settings_of(options_).B;
   std::vector<PlanCandidate> all;
-  for (const Options& state : state_ways(options_))
-    for (const Options& activations : activation_ways(state)) {
-      PlanCandidate way = needs(activations), largest = largest_that_fits(activations);
-      way.options.micro_batch = B;
-      predict(way), all.push_back(way);
-      if (largest.options.micro_batch != B && fits(largest)) predict(largest), all.push_back(largest);
-    }
+  for (const Options& options : option_ways()) {
+    PlanCandidate way = needs(options), largest = largest_that_fits(options);
+    way.options.micro_batch = B;
+    predict(way), all.push_back(way);
+    if (largest.options.micro_batch != B && fits(largest)) predict(largest), all.push_back(largest);
+  }
   // Speeds are compared in steps of a thousandth. Among equally fast candidates the plainest comes first.
   const auto thousandths = [](const PlanCandidate& way) { return std::floor(1e3 * std::log(way.tokens_per_second)); };
   std::stable_sort(all.begin(), all.end(),
@@ -383,6 +395,7 @@ std::vector<PlanCandidate> Planner::savings() const {
   };
   add(true, [](Options& o) { o.offload_weights = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
+  if (options_.fp8 != "off") add(true, [](Options& o) { o.fp8_weights = "on-use"; });
   if (mesh_.state_shards() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
   add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = o.offload_weights = false; });
   if (options_.trains()) {

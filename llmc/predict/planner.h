@@ -92,6 +92,7 @@ class Planner {
   size_t on_host(const PlanCandidate& way) const;  // bytes of the whole node
   std::vector<int> micro_batch_sizes() const;
   PlanCandidate largest_that_fits(Options options) const;
+  std::vector<Options> option_ways() const;
   std::vector<PlanCandidate> all_ways() const;
   PlanCandidate nearest(const std::vector<PlanCandidate>& ways) const;
   std::vector<PlanCandidate> weigh_all() const;

@@ -205,7 +205,8 @@ void resolve_fp8(RunSettings& s, const Options& o, const ModelConfig& config, in
           "--fp8 %s with --dtype fp32: FP8 products have bf16 around them\n  use --dtype bf16, or --fp8 off",
           o.fp8.c_str());
   s.fp8.history = int(o.fp8_history), s.fp8.latest = o.fp8_amax == "latest", s.fp8.margin = int(o.fp8_margin);
-  s.fp8.all_gather = (o.fp8_all_gather || o.offload_weights) && s.fp8.per_tensor_scale();
+  s.fp8.weights_on_use = o.fp8_weights == "on-use";
+  s.fp8.all_gather = (o.fp8_all_gather || (o.offload_weights && !s.fp8.weights_on_use)) && s.fp8.per_tensor_scale();
   s.fp8.precompute_scales = o.fp8_precompute_scales;
   REQUIRE(!s.fp8.computes_head(true) || o.z_loss <= kMostZLossInFp8,
           "--z-loss %g with --fp8-head %s: gradients of logits could be larger than FP8 is scaled for\n"
