@@ -23,17 +23,19 @@ constexpr const char* kHost = "1TiB";
 
 struct Policy {
   const char *recompute, *offload;
-  bool state, gradients;
+  bool state, gradients, weights = false;
   std::string name() const {
-    return format("%-6s %-10s %s", recompute, offload, gradients ? "state, gradients" : state ? "state" : "");
+    const char* const host = weights ? "all three" : gradients ? "state, gradients" : state ? "state" : "";
+    return format("%-6s %-10s %s", recompute, offload, host);
   }
 };
 
 constexpr Policy kPolicies[] = {
-    {"none", "none", false, false},       {"norms", "none", false, false},    {"mlp", "none", false, false},
-    {"norms", "attention", false, false}, {"mlp", "attention", false, false}, {"block", "none", false, false},
-    {"block", "input", false, false},     {"none", "none", true, false},      {"mlp", "attention", true, false},
-    {"block", "input", true, false},      {"mlp", "attention", true, true},   {"block", "input", true, true}};
+    {"none", "none", false, false},       {"norms", "none", false, false},     {"mlp", "none", false, false},
+    {"norms", "attention", false, false}, {"mlp", "attention", false, false},  {"block", "none", false, false},
+    {"block", "input", false, false},     {"none", "none", true, false},       {"mlp", "attention", true, false},
+    {"block", "input", true, false},      {"mlp", "attention", true, true},    {"block", "input", true, true},
+    {"mlp", "all", true, true, true},     {"block", "input", true, true, true}};
 
 Options options_of(const char* model, const std::string& gpu, const Policy& policy, int64_t T) {
   Options options;
@@ -41,6 +43,7 @@ Options options_of(const char* model, const std::string& gpu, const Policy& poli
   options.micro_batch = options.global_batch = 1;
   options.recompute = policy.recompute, options.activation_offload = policy.offload;
   options.offload_optimizer = policy.state, options.offload_gradients = policy.gradients;
+  options.offload_weights = policy.weights;
   return options;
 }
 
