@@ -123,7 +123,8 @@ int follow_options(int argc, char** argv, Ranks& ranks, StopRequests& stop_reque
     consolidate(arguments, *resume);
     return 0;
   }
-  const bool is_modelled = command_line.nodes || (command_line.dry_run && command_line.gives("gpu"));
+  const bool is_modelled =
+      command_line.nodes || (command_line.dry_run && (command_line.gives("gpu") || !is_auto(command_line.gpu)));
   REQUIRE(command_line.plan != "mesh" || is_modelled,
           "--plan mesh: it searches the meshes of a cluster that is not here\n  use it with --dry-run --nodes N, or "
           "--plan auto for these ranks");

@@ -148,6 +148,8 @@ check "  and the command names it" grep -q "^ *command .*--activation-offload no
 check "with one of recompute and offload asked for, all of the other" eval '"$train" "${small_card[@]}" --recompute none >asked.txt; grep -q "% .*--activation-offload all" asked.txt'
 "$train" --dry-run --nodes 2 --model llama3.2-1b --plan mesh --tensor-parallel-degree 1 --zero-stage 1 >asked.txt
 check "--plan mesh, too" eval '! sed -n "/^ *device  *host/,/^not modelled/p" asked.txt | grep -qe "--tensor-parallel-degree\|--zero-stage [023]"'
+echo '{"gpu": "RTX4090", "gpus_per_node": 4}' >cards.json
+check "a file may name the card, and how many" grep -q "^1 node of 4 NVIDIA GeForce RTX 4090" <("$train" --dry-run --config cards.json --zero-stage 3)
 echo '{"recompute": "none", "activation_offload": "none", "offload_weights": false, "offload_optimizer": false}' >defaults.json
 check "a file of another run asks for no default" cmp <(grep chosen card.txt) <("$train" "${card[@]}" --config defaults.json | grep chosen)
 echo "-- what does not fit one card"

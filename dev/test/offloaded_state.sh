@@ -33,6 +33,9 @@ for recipe in tensorwise delayed rowwise; do
   check "FP8 weights on use, $recipe, with graphs" same $recipe $recipe-use
   run $recipe-1-use 2 --fp8 $recipe --fp8-weights on-use --zero-stage 1
   check "FP8 weights on use, $recipe, on two ranks that share the state" same $recipe-0 $recipe-1-use
+  run $recipe-1-gather 2 --fp8 $recipe --zero-stage 1 --fp8-all-gather
+  run $recipe-1-gather-use 2 --fp8 $recipe --zero-stage 1 --fp8-all-gather --fp8-weights on-use
+  check "FP8 weights on use, $recipe, where they are gathered" same $recipe-1-gather $recipe-1-gather-use
   run $recipe-0-use 2 --fp8 $recipe --fp8-weights on-use --zero-stage 0 --offload-weights
   check "FP8 weights on use, $recipe, from the host" same $recipe-0 $recipe-0-use
   run $recipe-3 2 --fp8 $recipe --zero-stage 3

@@ -180,8 +180,8 @@ PlanCandidate Planner::weighed() const {
 std::vector<Options> Planner::option_ways() const {
   std::vector<Options> states = state_ways(options_), ways;
   const bool fp8_asked = options_.fp8_weights != "kept" || options_.gives("fp8-weights");
-  for (size_t i = 0, count = states.size(); options_.fp8 != "off" && !fp8_asked && i < count; ++i)
-    if (options_.zero_stage < 3 || mesh_.state_shards() == 1 || states[i].offload_weights) {
+  for (size_t i = 0, count = states.size(); !fp8_asked && i < count; ++i)
+    if (has_fp8_weights_to_keep(states[i], mesh_.state_shards() > 1)) {
       states.push_back(states[i]);
       states.back().fp8_weights = "on-use";
     }
@@ -395,7 +395,7 @@ std::vector<PlanCandidate> Planner::savings() const {
   };
   add(true, [](Options& o) { o.offload_weights = true; });
   add(true, [](Options& o) { o.micro_batch = 1; });
-  if (options_.fp8 != "off") add(true, [](Options& o) { o.fp8_weights = "on-use"; });
+  if (options_.fp8 != "off") add(false, [](Options& o) { o.fp8_weights = "on-use"; });
   if (mesh_.state_shards() > 1) add(true, [](Options& o) { o.zero_stage = 3; });
   add(false, [](Options& o) { o.offload_optimizer = o.offload_gradients = o.offload_weights = false; });
   if (options_.trains()) {

@@ -45,7 +45,7 @@ std::string unmet_need(const std::string& need, const RunFacts& run) {
       {"spikes", o.skip_spikes > 0, "--skip-spikes is 0"},
       {"fp8", s.fp8.on(), "--fp8 is off"},
       {"fp8-head", o.trains() || o.fp8_head == "on", no_training},
-      {"fp8-kept", !stage_3 || !shards || o.offload_weights, "--zero-stage 3 makes them on use"},
+      {"fp8-kept", has_fp8_weights_to_keep(o, shards), "blocks that come from ranks or the host are made on use"},
       {"fp8-gather", o.fp8_all_gather, "--fp8-all-gather is off"},
       {"gpu", run.device.gpu, "Nsight Systems is for GPUs"},
       {"tf32", run.device.gpu && s.dtype == DType::fp32, run.device.gpu ? "products are bf16" : "a CPU has none"},

@@ -231,7 +231,7 @@ bool simulate(const Options& given, Console& console) {
   Options asked = given;
   if (!asked.nodes) {
     asked.nodes = 1;
-    if (!asked.gives("gpus-per-node")) asked.gpus_per_node = 1;
+    if (!asked.gives("gpus-per-node") && asked.gpus_per_node == Options().gpus_per_node) asked.gpus_per_node = 1;
   }
   REQUIRE(asked.trains() || asked.trace.empty(), "--trace %s: it is of a step of a training", asked.trace.c_str());
   const DeviceInfo device = modelled_device(asked.gpu);

@@ -319,6 +319,13 @@ RunSettings resolve_settings(const Options& o, const ModelConfig& config, const 
   return s;
 }
 
+bool has_fp8_weights_to_keep(const Options& o, bool shards) {
+  if (o.fp8 == "off") return false;
+  // From the host come bytes, if a tensor has one scale, and they may be left out unless they travel between ranks.
+  if (o.offload_weights) return (o.fp8 == "tensorwise" || o.fp8 == "delayed") && !o.fp8_all_gather;
+  return o.zero_stage < 3 || !shards;
+}
+
 Mesh mesh_of(const Options& options, int world, int rank) {
   return Mesh::create(world, rank, int(options.tensor_parallel_degree), int(options.context_parallel_degree),
                       int(options.hybrid_shard_degree));

@@ -63,6 +63,10 @@ struct RunSettings {
   bool saves(const Options& options) const { return options.checkpoint_every > 0 || checkpoint_minutes > 0; }
 };
 
+// Returns whether --fp8-weights has something to choose: FP8 copies of weights that could stay, on the device or the
+// host. `shards`: several ranks share the state.
+bool has_fp8_weights_to_keep(const Options& options, bool shards);
+
 // Returns the mesh of `world` ranks that the options ask for, for one rank of it.
 Mesh mesh_of(const Options& options, int world, int rank);
 
