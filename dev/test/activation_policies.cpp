@@ -29,7 +29,7 @@ ModelConfig small(const std::string& family) {
   fail("no small model of %s", family.c_str());
 }
 
-// What becomes of a block's weights and state between its uses. fp8_on_use: its FP8 operands are made again.
+// This says where a block's weights and state are between its uses. With fp8_on_use its FP8 operands are made again.
 enum class Kept { on_device, fp8_on_use, weights_on_host, all_on_host };
 
 struct Combination {

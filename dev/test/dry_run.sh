@@ -131,6 +131,8 @@ check "two desktops have a network of 10 Gb/s" grep -q "and 1 GB/s to others, .*
 "$train" "${card[@]}" --host-bandwidth 12 >slow.txt
 check "a slower bus takes longer: $(speed slow.txt) of $(speed card.txt)" awk "BEGIN { exit !($(plain "$(speed slow.txt)") < $(plain "$(speed card.txt)")) }"
 check "  and is named as given" grep -q "; 12 GB/s to the host and back (as given)" slow.txt
+check "  of which GPUs that send through the host get half" grep -q "sends 6 GB/s in its node of 4" \
+  <("$train" "${card[@]}" --host-bandwidth 12 --gpus-per-node 4 --zero-stage 3)
 check "  but not in the command" eval '! grep -e "command" slow.txt | grep -e --host-bandwidth'
 shows "more memory than the card has is a warning" "--memory-limit 24GiB: NVIDIA GeForce RTX 4090 has 23.5 GiB" "${card[@]}" --memory-limit 24GiB
 for size in 64 "64 X" 64Gb/s; do
@@ -147,7 +149,9 @@ done
 check "  and the command names it" grep -q "^ *command .*--activation-offload none" <("$train" "${card[@]}" --activation-offload none)
 check "with one of recompute and offload asked for, all of the other" eval '"$train" "${small_card[@]}" --recompute none >asked.txt; grep -q "% .*--activation-offload all" asked.txt'
 "$train" --dry-run --nodes 2 --model llama3.2-1b --plan mesh --tensor-parallel-degree 1 --zero-stage 1 >asked.txt
-check "--plan mesh, too" eval '! sed -n "/^ *device  *host/,/^not modelled/p" asked.txt | grep -qe "--tensor-parallel-degree\|--zero-stage [023]"'
+sed -n '/^ *device  *host/,/^not modelled/p' asked.txt >asked_rows.txt
+check "--plan mesh, too: $(grep -c % asked_rows.txt) meshes" eval \
+  '[ "$(grep -c % asked_rows.txt)" -gt 2 ] && ! grep -qe "--tensor-parallel-degree\|--zero-stage [023]" asked_rows.txt'
 echo '{"gpu": "RTX4090", "gpus_per_node": 4}' >cards.json
 check "a file may name the card, and how many" grep -q "^1 node of 4 NVIDIA GeForce RTX 4090" <("$train" --dry-run --config cards.json --zero-stage 3)
 echo '{"recompute": "none", "activation_offload": "none", "offload_weights": false, "offload_optimizer": false}' >defaults.json

@@ -12,7 +12,8 @@
 // the embedding and the head. If the head is tied, both are needed at once and have a slot each.
 //
 // The weights of FP8 products are quantized by the first get() after they were changed or gathered, or they are
-// gathered as FP8 bytes (fp8_weights.h).
+// gathered as FP8 bytes (fp8_weights.h). Where blocks share the place of their operands, those of a block are there
+// until the next get() of another block.
 #pragma once
 
 #include <optional>

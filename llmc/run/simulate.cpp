@@ -157,7 +157,7 @@ void print_step(const Modelled& m, Console& console) {
                describe_activations(m.settings.activations, m.config, m.settings.fp8, m.mesh.tensor_degree));
 }
 
-// What a rank is, holds and sends.
+// Prints what a rank is, holds and sends.
 void print_rank(const Modelled& m, const MemoryPlan& plan, const Planner& planner, Console& console) {
   const Options& options = m.options;
   console.heading(format("%lld node%s of %lld %s: a %s", (long long)options.nodes, options.nodes == 1 ? "" : "s",
