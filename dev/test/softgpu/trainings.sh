@@ -57,7 +57,8 @@ again "bf16 with graphs" bf16 1 --model tiny --cuda-graphs
 LLMC_CPU_STREAMS=lazy again "bf16 in lazy streams" bf16 1 --model tiny
 again "muon with graphs" muon 1 --model tiny --optimizer muon --cuda-graphs
 export LLMC_CPU_STREAMS=random
-again "fp8 with graphs in random streams" fp8 1 --model tiny --fp8 delayed --activation-offload all --offload-optimizer --offload-weights --cuda-graphs
+again "fp8 on use with graphs in random streams" fp8 1 --model tiny --fp8 delayed --fp8-weights on-use --activation-offload all --offload-optimizer \
+  --offload-weights --cuda-graphs
 again "zero3 with graphs in random streams" zero3 2 --model tiny --zero-stage 3 --fp8 tensorwise --fp8-all-gather --cuda-graphs
 again "muon2 as ZeRO-3 with graphs in random streams" muon2 2 --model tiny --optimizer muon --zero-stage 3 --cuda-graphs
 again "parallel with graphs in random streams" parallel 4 --model tiny --tensor-parallel-degree 2 --context-parallel-degree 2 --cuda-graphs
