@@ -200,7 +200,8 @@ std::string Watchdog::other_ranks(const Heartbeat::Few& ranks) const {
 // Returns " for rank 2\n  why": ranks whose process has ended, else silent ones, those that were never heard of, or
 // those that are furthest behind.
 std::string Watchdog::late_ranks() const {
-  const Heartbeat::Least &begun = news_.begun, &done = news_.done;
+  const Heartbeat::Least &begun = news_.begun, &done = news_.done;  // a number is INT64_MAX before any rank was heard
+  const int64_t most_done = std::max(news_.most_done, done_);
   const std::pair<std::string, std::string> reasons[] = {
       {other_ranks(news_.gone), "whose process has ended; the reason is in its own output"},
       {other_ranks(news_.silent), format("silent for %.0f s: its process is stopped, or its machine cannot be reached",
@@ -209,8 +210,8 @@ std::string Watchdog::late_ranks() const {
        "which was never heard of: it has not come so far, or no TCP connection to rank 0 is possible"},
       {begun.number < begun_ ? other_ranks(begun.ranks) : "",
        format("which has come to collective %lld, and does something else now", (long long)begun.number)},
-      {done.number < std::max(news_.most_done, done_) ? other_ranks(done.ranks) : "",
-       format("whose GPU is still at collective %lld", (long long)done.number + 1)},
+      {done.number < most_done ? other_ranks(done.ranks) : "",
+       format("whose GPU is still at collective %lld", (long long)std::min(done.number, most_done) + 1)},
   };
   for (const auto& [names, why] : reasons)
     if (!names.empty()) return names + "\n  " + why;
