@@ -112,6 +112,6 @@ int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
 }
 C
   refused "an MPI that allows no threads" "provides thread level 0: expected MPI_THREAD_FUNNELED (1) or higher" \
-    ranks 2 env ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 LD_PRELOAD="$scratch/single.so" "$comm" who
+    ranks 2 env ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" LD_PRELOAD="$scratch/single.so" "$comm" who
 fi
 echo "$checks checks passed"
