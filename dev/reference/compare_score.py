@@ -61,8 +61,8 @@ def choices(model, encode, items: list[dict], pair, T: int) -> dict:
     return result
 
 
-def held_out(model, ids: list[int], T: int, count: int = 16) -> tuple[float, list[int]]:
-    """Mean loss over windows as ValidationWindows places them, and the tokens that they predict."""
+def held_out(model, ids: list[int], T: int, count: int = 16) -> tuple[float, list[tuple[int, int]]]:
+    """Mean loss over windows as ValidationWindows places them, and each token that they predict after the one before."""
     windows = (len(ids) - 1 + T - 1) // T  # side by side, the last may be shorter
     count = min(count, windows)
     nats, predicted = 0.0, []
@@ -72,7 +72,7 @@ def held_out(model, ids: list[int], T: int, count: int = 16) -> tuple[float, lis
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids[start:start + len(labels)]])).logits[0]
         nats += torch.nn.functional.cross_entropy(logits.double(), torch.tensor(labels), reduction="sum").item()
-        predicted += labels
+        predicted += zip(ids[start:], labels)
     return nats / len(predicted), predicted
 
 
@@ -81,18 +81,21 @@ def tokens_of(path: Path) -> list[int]:
     return np.fromfile(path, "<u2", offset=1024).tolist() if path.suffix == ".bin" else list(path.read_bytes())
 
 
-def bytes_of(file: Tokenizer, tokens: list[int]) -> int:
-    """Bytes of UTF-8 that tokens stand for: by the tokenizer's decoder, token by token, special ones left out."""
+def bytes_of(file: Tokenizer, predicted: list[tuple[int, int]]) -> int:
+    """Bytes of UTF-8 that predicted tokens stand for: by the tokenizer's decoder, token by token, special ones left out,
+    and the space that the tokenizer puts before a text."""
     rules = json.loads(file.to_str())
     special = {token["id"] for token in rules["added_tokens"]}
     byte_level = "ByteLevel" in json.dumps(rules["decoder"])  # there a character of the vocabulary is a byte
     bytes_ = {}
-    for token in set(tokens):
+    for token in {label for _, label in predicted}:
         spelled = file.id_to_token(token)
         one = re.fullmatch("<0x[0-9A-F]{2}>", spelled)
         bytes_[token] = (0 if token in special else len(spelled) if byte_level
                          else 1 if one else len(spelled.replace("▁", " ").encode()))
-    return sum(bytes_[token] for token in tokens)
+    puts_space = file.encode("x", add_special_tokens=False).tokens[0].startswith("▁")
+    begins = [puts_space and before in special and file.id_to_token(label).startswith("▁") for before, label in predicted]
+    return sum(bytes_[label] for _, label in predicted) - sum(begins)
 
 
 def same_ids(folder: Path, tokenizer, file: Tokenizer, texts: list[str]) -> bool:

@@ -40,8 +40,9 @@ step two "${same_weights[@]}" --packed-documents on --micro-batch 1
 check "  also a window at a time" compare two
 step plain "${same_weights[@]}"
 check "documents that see each other are noticed" eval '! compare plain'
-mkdir "$scratch/masks" && mv "$scratch"/shards/*.mask "$scratch/masks"
-step all "${same_weights[@]}" --packed-documents on
-mv "$scratch"/masks/*.mask "$scratch/shards"
-check "learning what the mask excludes is noticed" eval '! compare all'
+for mask in "$scratch"/shards/*.mask; do # PyTorch learns every token
+  { head -c 1024 "$mask" && tail -c +1025 "$mask" | tr '\0' '\1'; } >"$scratch/ones"
+  mv "$scratch/ones" "$mask"
+done
+check "learning what the mask excludes is noticed" eval '! compare packed'
 echo "$checks checks passed"
