@@ -83,7 +83,7 @@ test: ## build and run the tests on the CPU backend, all or those whose name con
 TURN := $(shell git rev-parse --short=6 HEAD 2>/dev/null | sed 's/^/0x/')
 ci: ## tests and checks that need no GPU, no PyTorch and no browser, as much as 25 minutes allow
 	+@dev/test/ci
-check-slow: ## all of the slow checks, which takes hours
+check-slow: ## all of the slow checks and test-pytorch, which takes hours
 	+@dev/test/ci slow
 # The names of kernel programs and device tests. KERNELS="adamw rope" looks at some with ThreadSanitizer.
 KERNELS := $(basename $(notdir $(wildcard dev/kernels/*.cu)))
