@@ -3,6 +3,7 @@
 # in fp32, bf16 and FP8, on one rank and where the state is shared out; planned memory is touched to the last byte, none is
 # allocated later, and what has left the device is poison there
 # Timeout: 1800
+# Turn: 3
 #
 # MEMORY=every: all combinations that mean something.
 set -euo pipefail

@@ -4,6 +4,7 @@
 # Covers: --plan auto weighs larger micro-batches, too; --plan mesh finds the fastest mesh for a cluster, and its command
 # Covers: what crosses each GPU's network card, at a rate that can be given; the host memory that a run takes
 # Timeout: 300
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -3,7 +3,7 @@
 # micro-batch; bits a byte are of the text alone, and the unigram's labels those that are measured; --eval-only measures what the run measured at its end, or all held-out tokens, with progress; how many are
 # measured, and files that are trained on as well, are told; data and questions that are none are refused
 # Timeout: 300
-# Turn: 2
+# Turn: 3
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

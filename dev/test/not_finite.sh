@@ -2,7 +2,7 @@
 # Covers: a step that is not finite leaves weights, moments and FP8 history as they were, to the bit, on 1, 2 and 4 ranks; the
 # run ends with exit code 4 and names rank, micro-batch, file, token and tensor; its last good state is saved
 # Timeout: 600
-# Turn: 2
+# Turn: 3
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

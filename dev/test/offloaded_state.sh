@@ -2,6 +2,7 @@
 # Covers: promise 3: an optimizer's state, gradients and weights in the host's memory have the bits of those on the device,
 # in fp32 and in bf16, on one rank and where the state is shared out; so have runs that go on from a checkpoint
 # Timeout: 1200
+# Turn: 3
 #
 # MEMORY=every: every type, stage and size of a chunk.
 set -euo pipefail
