@@ -2,6 +2,7 @@
 # Covers: scripts/compare: its figures follow from train.jsonl and run.json; it refuses what is no run, and runs whose
 # figures say nothing about each other; run.json says how a run was started, and from which step
 # Timeout: 200
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Covers: finding things: which device and why, each dependency missing, wheels, MPICH, remedies, installing as root or not
 # Timeout: 120
+# Turn: 2
 #
 # Works on a copy of scripts/doctor in a folder of its own; what is not to be found is hidden by homes that do not exist,
 # what is not here is played by small scripts in front of PATH.

@@ -2,6 +2,7 @@
 # Covers: what is fetched is what was fetched when it was tested: Python packages and all that they need by version and hash,
 # images by digest, archives by checksum; a file with another hash is not installed
 # Timeout: 120
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

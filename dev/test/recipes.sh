@@ -3,6 +3,7 @@
 # after, exports, and continues prompts of any length from its export, on 1 and 2 ranks, in ZeRO stages 0 and 3; delayed
 # scales of tensors that begin with zeros follow from the running pass until there is another number
 # Timeout: 1500
+# Turn: 2
 #
 # RECIPES=every: all 20 combinations; else two, one of them of the recipe whose blocks pad most, with fewer prompts.
 set -euo pipefail

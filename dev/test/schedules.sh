@@ -3,6 +3,7 @@
 # after it was stopped; --stop-after saves and ends like Ctrl-C, and the run goes on to the same bits; --z-loss changes
 # gradients, no reported loss and no evaluation, and is reported by itself
 # Timeout: 240
+# Turn: 2
 set -euo pipefail
 # shellcheck source=dev/test/lib.bash
 source "$(dirname "$0")/lib.bash"

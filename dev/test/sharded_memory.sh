@@ -3,7 +3,7 @@
 # is planned falls with the ranks as theory says
 # Covers: promise 6: to initialize or import a sharded model, a rank needs memory for its part of it
 # Timeout: 300
-# Turn: 2
+# Turn: 3
 #
 # SHARDING=every: more meshes, 8 ranks too, and gradients that are reduced in either type.
 set -euo pipefail

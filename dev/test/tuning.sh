@@ -2,6 +2,7 @@
 # Covers: tuning: --tune-products leaves no trace but its choices, which --tuning and a resumed run take over, to the last
 # bit, on one rank and on several, with FP8, shards and offloading; what does not fit is refused
 # Timeout: 600
+# Turn: 2
 #
 # TUNING=every: on one rank and two in more ways; a run that was not tuned goes on tuned.
 set -euo pipefail

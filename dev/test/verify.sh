@@ -4,6 +4,7 @@
 # process on all ranks alike. No alarm and no other bit where nothing is wrong. The run goes on from the newest verified
 # checkpoint
 # Timeout: 900
+# Turn: 2
 #
 # VERIFY=every: a sound training in more ways, and 20,000 steps in all.
 set -euo pipefail
