@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Covers: evaluation: held-out loss, bits a byte and multiple choice are the same numbers on 1, 2 and 4 ranks and for any
-# micro-batch; bits a byte are of the text alone, and the unigram's labels those that are measured; --eval-only measures what the run measured at its end, or all held-out tokens, with progress; how many are
-# measured, and files that are trained on as well, are told; data and questions that are none are refused
+# micro-batch; bits a byte are of the text alone, and the unigram's labels those that are measured; --eval-only measures
+# what the run measured at its end, or all held-out tokens, with progress; how many are measured, and files that are trained
+# on as well, are told; data and questions that are none are refused
 # Timeout: 300
 # Turn: 3
 set -euo pipefail
