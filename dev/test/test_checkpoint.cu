@@ -85,8 +85,9 @@ struct Saving : Training {
     settings.B = 2, settings.T = 8, settings.snapshot = true;
     return settings;
   }
-  // From here to the end, with a checkpoint after each second step; the newest `kept` stay, 0: all.
-  void run(const std::string& root, Disk& disk, bool async, int kept = 1) {
+  // From here to the end, with a checkpoint after each second step; the newest `kept` stay, 0: all. Returns the path of
+  // the last that is said to be saved.
+  std::string run(const std::string& root, Disk& disk, bool async, int kept = 1) {
     Checkpointer checkpointer(root, kept, *trainer, world.ranks, disk);
     while (step < kSteps) {
       const StepFlags flags = checkpointer.flags();
@@ -103,6 +104,20 @@ struct Saving : Training {
       }
     }
     checkpointer.finish();
+    const auto news = checkpointer.news();
+    return news.empty() ? "" : news.back().path;
+  }
+};
+
+// Gives the folder of the last step its name, and loses a part of its manifest.
+class CuttingDisk : public LyingDisk {
+ public:
+  CuttingDisk() : LyingDisk(-1, true) {}
+  int rename(const std::string& from, const std::string& to) override {
+    const int result = LyingDisk::rename(from, to);
+    if (fs::path(to).filename() == fs::path(checkpoint_path("", kSteps)).filename())
+      fs::resize_file(to + "/manifest.json", 10);
+    return result;
   }
 };
 
@@ -377,7 +392,7 @@ TEST_CASE("a disk that lies costs one checkpoint and not the one before, if file
       fs::create_directories(folder / "run");
       LyingDisk disk(lying, reads_back);
       Saving training(world);
-      training.run(folder / "run/checkpoints", disk, lying % 2);
+      const std::string saved = training.run(folder / "run/checkpoints", disk, lying % 2);
       calls = disk.calls();
       int64_t step = 0;
       std::string path;
@@ -387,11 +402,29 @@ TEST_CASE("a disk that lies costs one checkpoint and not the one before, if file
         continue;
       }
       CHECK(error == "");
+      CHECK(path == saved);
       CHECK(step >= kSteps - 2);
       CHECK(is_tail(losses_from(world, path), straight));
     }
   printf("files that are not read back: %d runs ended without a checkpoint\n", without);
   CHECK(without > 0);
+}
+
+TEST_CASE("a checkpoint that is damaged as it gets its name is removed again, if files are read back") {
+  World world;
+  const std::vector<double> straight = losses_from(world, "");
+  TemporaryFolder folder;
+  fs::create_directories(folder / "run");
+  CuttingDisk disk;
+  Saving training(world);
+  const std::string saved = training.run(folder / "run/checkpoints", disk, true);
+  int64_t step = 0;
+  std::string path;
+  const std::string error = error_of([&] { path = newest_in(folder / "run/checkpoints", &step); });
+  CHECK(error == "");
+  CHECK(path == saved);
+  CHECK(step == kSteps - 2);
+  CHECK(is_tail(losses_from(world, path), straight));
 }
 
 // A step's result comes when the next one is under way: its flags were given before what the first one's brought about.

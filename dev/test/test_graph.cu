@@ -149,6 +149,11 @@ TEST_CASE("outside, an event of a graph stands for the end of its last launch") 
   w.add(w.two, w.numbers[2], w.numbers[1], 0);
   w.two.synchronize();
   CHECK(w.result(2) == 1 + 11 + 12);
+  // Recorded by the host in a later step than that of the last launch, it stands for itself.
+  w.device.begin_step();
+  const auto running = w.device.host_waits().running;
+  between.record(w.one), between.synchronize();
+  CHECK(w.device.host_waits().running == running + 1);
 }
 
 TEST_CASE("work that would not be part of the graph is refused") {

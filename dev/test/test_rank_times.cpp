@@ -44,21 +44,25 @@ TEST_CASE("a rank is slow after several measurements in a row, and until one tha
   CHECK(judge.recovered.empty());
 }
 
-TEST_CASE("one of two ranks can be slow, and several of eight") {
-  Judge two, eight;
-  Found of_two, of_eight;
+TEST_CASE("one of two ranks can be slow, also of short steps, and several of eight") {
+  Judge two, eight, quick;
+  Found of_two, of_eight, of_quick;
   for (size_t i = 0; i < SlowRanks::kMany; ++i) {
     of_two = two.take({1.16, 1});
+    of_quick = quick.take({0.001, 0.00116});
     of_eight = eight.take({1, 2, 1, 1, 3, 1, 1, 1.149});
   }
   CHECK(of_two == Found{0});
+  CHECK(of_quick == Found{1});
   CHECK(of_eight == Found{1, 4});
 }
 
 TEST_CASE("where all ranks differ, a slow one has to differ more") {
-  Judge noisy, clear, four;
+  Judge noisy, clear, four, below;
   for (size_t i = 0; i < SlowRanks::kMany; ++i) {
     const bool last = i + 1 == SlowRanks::kMany;
+    CHECK(below.take({0.5, 0.6, 1, 1, 1.3})
+              .empty());  // 0.3 from the median, and most ranks are up to 0.3, if faster, too
     CHECK(noisy.take({1, 1.4, 1.2, 1.75}).empty());  // 0.55 from the median, and most ranks are up to 0.2
     CHECK(clear.take({1, 1.4, 1.2, 2.5}) == (last ? Found{3} : Found{}));
     CHECK(four.take({1, 1, 1.01, 1.2}) == (last ? Found{3} : Found{}));

@@ -15,9 +15,9 @@ METHOD = re.compile(
     r"record|wait|wait_for|gather|release|(begin|end)_(read|write)|exchange|follow|await_\w+|all_gather|reduce_scatter|all_reduce_max"
 )
 # A host that waits for a whole stream, or sleeps, orders no streams. Nor does a collective of a Communicator itself,
-# unlike those of TensorParallel and ContextParallel; ranks.txt has mutants of the former.
+# unlike those of TensorParallel and ContextParallel; ranks.txt has mutants of the former. BitHashes' exchange is a value.
 NEVER = re.compile(
-    r"wait_for\(((stream_?|compute_)\)|lock,)|^fp8_->"
+    r"wait_for\(((stream_?|compute_)\)|lock,)|^fp8_->|^hashes_\.exchange"
     r"|^(?!(pass_?\.tensor_parallel|tensor)->|(heads\.)?ranks\.).*(all_gather|reduce_scatter|all_reduce_max)\("
 )
 
