@@ -299,6 +299,7 @@ std::vector<RankTime> Trainer::exchange(const RankTime& own) {
   communicator_.all_gather(reduce_stream_, rank_times_.get(), here, sizeof own);
   copy(reduce_stream_, all.data(), rank_times_.get(), all.size());
   communicator_.wait_for(reduce_stream_);
+  host_accesses(device_, "the times of the ranks", {reads(all.data(), all.size())});
   return all;
 }
 

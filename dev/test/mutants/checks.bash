@@ -118,6 +118,7 @@ checks_of() {
     llmc/train/trainer.* | llmc/train/trainer_state.*)
       echo '$build/test/step_graphs some'
       echo 'ranks 2 $build/test/step_graphs some'
+      echo 'same_figures 2 --global-batch 16 --gpu-every 1'
       ;;
   esac
   printf '%s\n' "same_bits 1" "same_bits 2" "same_bits 2 3" "same_bits 2 1" 'ranks 2 $build/test/fp8_ranks same' \
