@@ -135,6 +135,7 @@ void check(World& world, const Kind& kind, Fault fault, const std::string& folde
   const auto start = [&] {
     auto training = planned();
     (*training)->load(Safetensors(path));
+    world.device.synchronize();  // no group of ranks, as the next trainer's, is made while collectives are under way
     return training;
   };
   // The learning rate of the first steps is 0 but for the activation: weights that move would spread the huge numbers.
