@@ -34,7 +34,8 @@ struct Way {
   unsigned long seed = 0;
 };
 
-Trained train(const Ranks& ranks, TrainerSettings settings, const Way& way, int micro_batches) {
+Trained train(const Ranks& ranks, const ModelConfig& config, TrainerSettings settings, const Way& way,
+              int micro_batches) {
   CpuBackend cpu = CpuBackend::from_environment(ranks.local_size);
   if (way.schedule) cpu.schedule = *way.schedule, cpu.seed = way.seed;
   World world(ranks, cpu);
@@ -42,7 +43,7 @@ Trained train(const Ranks& ranks, TrainerSettings settings, const Way& way, int 
   settings.zero_stage = way.stage, settings.prefetch = way.prefetch;
   settings.fp8.all_gather = way.all_gather && settings.fp8.per_tensor_scale();
   settings.fp8.precompute_scales = way.precompute;
-  Training training(world, odd(), settings, world.mesh(1, 1, way.degree));
+  Training training(world, config, settings, world.mesh(1, 1, way.degree));
   const int steps = settings.fp8.delayed() ? 4 : 3;  // the history, of 2 steps, is full, and forgets
   for (int step = 0; step < steps; ++step) {
     training.enqueue(3e-3);
@@ -53,12 +54,12 @@ Trained train(const Ranks& ranks, TrainerSettings settings, const Way& way, int 
 }
 
 int compare(const Ranks& ranks, const std::string& what, const TrainerSettings& settings, const std::vector<Way>& ways,
-            int micro_batches) {
-  const Trained want = train(ranks, settings, ways[0], micro_batches);
+            int micro_batches, const ModelConfig& config = odd()) {
+  const Trained want = train(ranks, config, settings, ways[0], micro_batches);
   for (size_t i = 1; i < ways.size(); ++i)
     require_same(format("%s in %d micro-batches: %s against %s", what.c_str(), micro_batches, ways[i].name.c_str(),
                         ways[0].name.c_str()),
-                 train(ranks, settings, ways[i], micro_batches), want);
+                 train(ranks, config, settings, ways[i], micro_batches), want);
   return int(ways.size());
 }
 
@@ -68,6 +69,17 @@ std::vector<Way> at_random(const std::string& name, int stage, bool gathers, uns
     ways.push_back({format("%sstreams at random, seed %lu", name.c_str(), seed), stage, 0, stage ? 2 : 1, gathers,
                     seed % 2 == (stage == 2), Schedule::random, seed});
   return ways;
+}
+
+// A model whose blocks have their middle within a norm, so that two ranks each have a part of it.
+ModelConfig with_cut_norm() {
+  const ModelConfig config = tiny({.C = 300, .L = 2, .FF = 86});
+  const ParameterLayout layout(config, 2);
+  const int block = layout.block_unit(0);
+  const Slice first = layout.slices(block, layout.part_size(block), 1).at(0);
+  REQUIRE(first.tensor->unquantized_index >= 0 && first.first > 0, "the second part begins with element %zu of %s",
+          first.first, first.tensor->name.c_str());
+  return config;
 }
 
 // Sums are of one order within a group of ways: of one micro-batch in all stages, of several in 0 and 1, and in 2
@@ -110,6 +122,9 @@ void same(const Ranks& ranks, const Words& words) {
     trainings += compare(
         ranks, "tensorwise, one product in bf16", settings_of("tensorwise", odd(), "layers.1.mlp.down_proj"),
         {{"stage 0"}, {"stage 3, weights in FP8", 3, 0, 1, true}, {"stage 1, weights in FP8", 1, 0, 1, true}}, 1);
+  if (ranks.size == 2)
+    trainings += compare(ranks, "tensorwise, a norm of two ranks", settings_of("tensorwise", with_cut_norm()),
+                         {{"stage 0"}, {"stage 3, weights in FP8", 3, 0, 1, true}}, 1, with_cut_norm());
   if (ranks.rank == 0) printf("%d trainings on %d ranks, the same bits within each group\n", trainings, ranks.size);
 }
 
