@@ -120,8 +120,8 @@ says_not() { ! grep -qF -- "$2" "$scratch/$1.txt"; }
 not() { ! "$@"; }
 # losses FILE: "step loss" of each step of a train.jsonl.
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }
-# without_times FILE: a train.jsonl without what the clock says.
-without_times() { sed -E 's/,"(step_ms|tokens_per_s|mfu|time)":[^,}]*//g' "$1"; }
+# without_times FILE: a train.jsonl without what clocks say: of a step, and of a look at the ranks the whole line.
+without_times() { sed -E '/,"look":true,/d; s/,"(step_ms|tokens_per_s|mfu|time)":[^,}]*//g' "$1"; }
 # log NAME: the run's train.jsonl, without what the clock says.
 log() { without_times "$scratch/$1/train.jsonl"; }
 # same_log, same_weights, same A B: two runs have the same bits, of all lines of the log, of the exported weights, of both.
