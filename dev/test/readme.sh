@@ -12,7 +12,7 @@ pages=("${@:-README.md}")
 # In a copy with what is built, so that `make` is short and runs/ is the copy's.
 mkdir -p "$scratch/tree/build/cpu"
 cd "$root"
-cp -a Makefile README.md scripts llmc dev train_llama.cu test_llama.cu "$scratch/tree"
+cp -a LICENSE Makefile README.md scripts llmc dev train_llama.cu test_llama.cu "$scratch/tree"
 (cd "$build" && cp -a --parents config.mk summary.txt libllmc.a files flags commit minja programs train_llama test_llama standard* obj "$scratch/tree/build/cpu")
 for made in build/.configured build/minja; do
   if [ -e $made ]; then cp -a $made "$scratch/tree/build"; fi
