@@ -14,14 +14,13 @@ limit=300
 for n in 2 4; do check "$n ranks: bytes of one rank" ranks "$n" "$build/test/fp8_gathered"; done
 if [ "${MESHES:-}" != every ]; then echo "$checks checks passed" && exit; fi
 
-# Means of each 20 steps' losses, within 0.2%. The learning rate is an eighth of the preset's 0.004: there, and still at
-# 0.001, the first steps are chaotic, and one rank's own micro-batches of another size move these means by 0.12%; here by
-# 0.03%, and the meshes below by 0.05% with one scale a tensor and 0.15% with more: gradients that are summed over ranks
-# in bf16 have other last bits, and FP8 rounds some of them to a neighbour an eighth away. FP8 itself moves the means by
-# 0.06% from bf16's. So this sees gross faults alone: scales that the ranks do not agree on move the means by 0.17%, and
-# gate_up's weight gradients from qkv's input by 0.13%; fp8_gathered sees both.
-echo "-- losses of 100 steps"
-options=(--model tiny --dtype bf16 --seq-len 64 --global-batch 16 --steps 100 --lr 5e-4 --val-every 0 --sample-every 0)
+# Means of each 20 steps' losses, within 0.1%. The learning rate is an eighth of the preset's 0.004, and the steps are
+# few, because rounding grows: gradients that are summed over ranks in bf16 have other last bits, and FP8 rounds some of
+# them to a neighbour an eighth away. That moves the means below by 0.01%, at most by 0.022%; after 100 steps by 0.2%.
+# So this sees gross faults alone: gradients of keys and values that are not summed over the ranks that share a sequence
+# move the means by 0.12%, but scales that the ranks do not agree on by 0.06%, which fp8_gathered sees.
+echo "-- losses of 40 steps"
+options=(--model tiny --dtype bf16 --seq-len 64 --global-batch 16 --steps 40 --lr 5e-4 --val-every 0 --sample-every 0)
 # near_means ONE OTHER
 near_means() {
   paste -d' ' <(numbers "$1" loss) <(numbers "$2" loss) | awk '
@@ -30,10 +29,10 @@ near_means() {
     NR % 20 == 0 {
       off = other / one - 1
       printf "     steps %3d to %3d: %.5f, one rank %.5f, %+.4f%%\n", NR - 19, NR, other / 20, one / 20, 100 * off
-      if (!(off <= 0.002 && off >= -0.002)) wrong = 1
+      if (!(off <= 0.001 && off >= -0.001)) wrong = 1
       one = other = 0
     }
-    END { exit wrong || NR != 100 }'
+    END { exit wrong || NR != 40 }'
 }
 against_one_rank() { # NAME RECIPE RANKS ARGUMENTS…
   if [ ! -d "$scratch/$2" ]; then run "$2" 1 --fp8 "$2" --micro-batch 16; fi
