@@ -5,9 +5,8 @@
 #include "llmc/base/error.h"
 #include "llmc/device/number.h"
 
-ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayout& layout, const Placement& placement,
-                               Fp8Scales* scales, int blocks_at_once, size_t chunk, Stream& compute,
-                               Stream& gather_stream)
+ParameterStore::ParameterStore(MemoryPlan& plan, const WeightSettings& settings, const ParameterLayout& layout,
+                               const Placement& placement, Fp8Scales* scales, Stream& compute, Stream& gather_stream)
     : layout_(layout),
       placement_(placement),
       shards_(placement, &UnitPlacement::weights),
@@ -20,17 +19,18 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayo
   const bool none_in_turn =
       std::none_of(placement.begin(), placement.end(), [](const auto& p) { return p.needs_slot() && !p.in_bytes; });
   if (scales)
-    fp8_.emplace(plan, layout, placement, *scales, none_in_turn ? 0 : blocks_at_once, chunk, compute, gather_stream);
+    fp8_.emplace(plan, layout, placement, *scales, none_in_turn ? 0 : settings.blocks_at_once, settings.chunk, compute,
+                 gather_stream);
   const bool in_parts = std::any_of(placement.begin(), placement.end(),
                                     [](const auto& p) { return p.weights != p.whole && !p.in_bytes; });
   weights_ = plan.add(on_host() ? Segment::pinned : Segment::symmetric, "weights",
-                      in_parts ? "weights, a part" : "weights", type, {shards_.size()});
+                      in_parts ? "weights, a part" : "weights", settings.type, {shards_.size()});
   for (int unit = 0; unit < int(layout.units.size()); ++unit) {
     const UnitPlacement& p = placement[size_t(unit)];
     const bool stays = !p.updates_part() && !p.weights_on_host;
     units_.push_back({.ranks = &p.group->gather,
                       .layer = layout.units[size_t(unit)].layer,
-                      .slot = none_in_turn || !p.needs_slot() ? -1 : slot_of(layout, unit, blocks_at_once),
+                      .slot = none_in_turn || !p.needs_slot() ? -1 : slot_of(layout, unit, settings.blocks_at_once),
                       .in_bytes = p.in_bytes,
                       .update_ends = !stays,
                       .current = stays,
@@ -38,9 +38,10 @@ ParameterStore::ParameterStore(MemoryPlan& plan, DType type, const ParameterLayo
                       .gathered = Event(compute.device())});
   }
   const auto needs_memory = [&](int unit) { return units_[size_t(unit)].slot >= 0 && !units_[size_t(unit)].in_bytes; };
-  for (const size_t size : slot_sizes(layout, blocks_at_once, needs_memory))
-    slots_.add(compute.device(),
-               size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", type, {size}) : PlannedTensor());
+  for (const size_t size : slot_sizes(layout, settings.blocks_at_once, needs_memory))
+    slots_.add(
+        compute.device(),
+        size ? plan.add(Segment::symmetric, "gathered", "weights of a unit", settings.type, {size}) : PlannedTensor());
 }
 
 void ParameterStore::prepare() {

@@ -25,12 +25,17 @@
 #include "llmc/memory/plan.h"
 #include "llmc/memory/slots.h"
 
+struct WeightSettings {
+  DType type;          // of the weights that products take, fp32 or bf16
+  int blocks_at_once;  // slots for blocks
+  size_t chunk;        // see Fp8Weights
+};
+
 class ParameterStore {
  public:
-  // `type`: of the weights that products take, fp32 or bf16. `scales`: for FP8 products; null: there are none. `chunk`:
-  // see Fp8Weights.
-  ParameterStore(MemoryPlan& plan, DType type, const ParameterLayout& layout, const Placement& placement,
-                 Fp8Scales* scales, int blocks_at_once, size_t chunk, Stream& compute, Stream& gather_stream);
+  // `scales`: for FP8 products; null: there are none.
+  ParameterStore(MemoryPlan& plan, const WeightSettings& settings, const ParameterLayout& layout,
+                 const Placement& placement, Fp8Scales* scales, Stream& compute, Stream& gather_stream);
   // Call this once the plan has memory: it makes the tables of FP8 products.
   void prepare();
 

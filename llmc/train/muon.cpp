@@ -6,14 +6,12 @@
 #include "llmc/kernels/global_norm.h"
 #include "llmc/kernels/newton_schulz.h"
 
-Muon::Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& state,
-           const OptimizerSettings& settings, const Fp8Settings& fp8, DType type, Communicator& ranks, Stream& compute,
-           Stream& transfer)
+Muon::Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& state, const TrainerSettings& settings,
+           Communicator& ranks, Stream& compute, Stream& transfer)
     : matrices_(std::move(matrices)),
       state_(state),
       settings_(settings),
-      fp8_(fp8),
-      type_(type),
+      type_(settings.dtype),
       ranks_(ranks),
       compute_(compute),
       transfer_(transfer),
@@ -165,7 +163,7 @@ void Muon::finish(int number, ParameterStore& parameters, const StepState* state
     const MuonSlice slice = slice_of(kept);
     const MuonRates rates{settings_.muon_rate_factor, settings_.muon_weight_decay,
                           muon_scale(settings_.muon_scale, m.rows(), m.columns())};
-    const int index = fp8_.weight_amax_index(m.tensor->projection);
+    const int index = settings_.fp8.weight_amax_index(m.tensor->projection);
     const Tensor amax = amaxes && index >= 0 ? amaxes.elements(index, 1) : Tensor();
     const SweepArray arrays[] = {state_.sweep_array(StateKind::master, unit, shard), state_.weights_array(unit, shard)};
     state_.sweep().run(arrays, [&](std::span<const Tensor> here, size_t first) {

@@ -26,9 +26,9 @@
 
 class Muon {
  public:
-  // `matrices` are those of share_matrices(), and `ranks` the ranks that it numbers. `type`: of the products.
-  Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& state, const OptimizerSettings& settings,
-       const Fp8Settings& fp8, DType type, Communicator& ranks, Stream& compute, Stream& transfer);
+  // `matrices` are those of share_matrices(), and `ranks` the ranks that it numbers.
+  Muon(MemoryPlan& plan, std::vector<OwnedMatrix> matrices, OptimizerState& state, const TrainerSettings& settings,
+       Communicator& ranks, Stream& compute, Stream& transfer);
   // Updates the matrices, unless the step is held. Must be called after decide_update(), between Sweep::begin() and
   // ParameterStore::updated().
   void update(Matmul& matmul, const GradientStore& gradients, ParameterStore& parameters, const StepState* state);
@@ -59,9 +59,8 @@ class Muon {
 
   const std::vector<OwnedMatrix> matrices_;
   OptimizerState& state_;
-  const OptimizerSettings settings_;
-  const Fp8Settings& fp8_;
-  const DType type_;
+  const TrainerSettings& settings_;
+  const DType type_;  // of the products
   Communicator& ranks_;
   Stream &compute_, &transfer_;
   std::vector<Round> rounds_;

@@ -69,8 +69,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                   ? std::make_unique<Fp8Scales>(plan_, settings_.fp8, layout_.projections, settings_.fp8_stats,
                                                 communicator, device, compute_, reduce_stream_)
                   : nullptr),
-      parameters_(plan_, settings.dtype, layout_, placement_, scales_.get(), std::min(settings.prefetch + 1, config_.L),
-                  settings.state.chunk, compute_, gather_stream_),
+      parameters_(plan_, {settings.dtype, std::min(settings.prefetch + 1, config_.L), settings.state.chunk}, layout_,
+                  placement_, scales_.get(), compute_, gather_stream_),
       optimizer_state_(plan_, layout_, placement_, settings_.state, parameters_, settings.training, compute_,
                        host_.get()),
       transformer_(plan_, rank_part(), settings_, parameters_, scales_.get(), compute_, host_.get()),
@@ -96,8 +96,8 @@ Trainer::Trainer(Device& device, Communicator& communicator, const Mesh& mesh, c
                      settings.state.gradients_on_host ? host_.get() : nullptr);
   optimizer_.emplace(plan_, layout_, placement_, optimizer_state_, settings, settings_.fp8, compute_, reduce_stream_);
   if (settings.muon)
-    muon_.emplace(plan_, share_matrices(whole_config_, layout_, placement_, split_), optimizer_state_, settings,
-                  settings_.fp8, settings.dtype, groups_.matrix_owners(), compute_, reduce_stream_);
+    muon_.emplace(plan_, share_matrices(whole_config_, layout_, placement_, split_), optimizer_state_, settings_,
+                  groups_.matrix_owners(), compute_, reduce_stream_);
   if (settings.looks && communicator.size() > 1)
     rank_times_ = plan_.add_array<RankTime>(Segment::device, "state", "times of ranks", size_t(communicator.size()));
 }
