@@ -5,8 +5,8 @@
 //
 // The bits are the same: losses, norms, gradients and weights, while the learning rate, the clipping and the step
 // change, in three micro-batches and then in one, with evaluations and a snapshot between steps. From the second step
-// on the host waits once a step, for the step before, and never for the running one; nothing is allocated, but where
-// the form of a step changes and it is captured again.
+// on the host waits once a step, for the step before, unless an evaluation has, and never for the running one; nothing
+// is allocated, but where the form of a step changes and it is captured again.
 #include <algorithm>
 #include <cstdio>
 

@@ -1,6 +1,7 @@
 // Covers: promise 4: a checkpoint's FP8 history goes on in a run that remembers more or fewer steps: with its newest
 // steps, the oldest first, and with the scales that they give
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "dev/test/test.h"
@@ -74,7 +75,7 @@ class DelayedRun {
   void restore(const Fp8Scales::History& history) { scales_->restore(history); }
 
  private:
-  Device device_{0};
+  Device device_;
   Stream compute_{device_, "compute"}, reduce_{device_, "reduce"};
   SingleCommunicator alone_;
   Fp8Settings settings_;
